@@ -1,0 +1,1 @@
+"""The decisions of the controller, without I/O: typed events in, typed instructions out."""
