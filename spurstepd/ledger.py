@@ -164,6 +164,7 @@ class Manifest:
     deadline_boottime: float | None = None  # CLOCK_BOOTTIME of boot_id, in seconds
     suspended: bool = False
     answer: str | None = None  # the controller's answer to the report
+    revision: int = 0  # one more at each store: of two copies the later counts
     schema: int = SCHEMA
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of a later minor version, kept as they are
 
@@ -217,6 +218,7 @@ def encode(manifest: Manifest) -> dict[str, Any]:
         "deadline_boottime": manifest.deadline_boottime,
         "suspended": manifest.suspended,
         "answer": manifest.answer,
+        "revision": manifest.revision,
     }
 
 
@@ -285,6 +287,7 @@ def decode(values: object) -> Manifest:
         deadline_boottime=top.optional("deadline_boottime", Record.number),
         suspended=top.flag("suspended"),
         answer=top.optional("answer", Record.text),
+        revision=top.integer("revision"),
         extra=top.others(_KNOWN),
     )
 
@@ -354,7 +357,7 @@ _KNOWN = frozenset(
     {
         "schema", "job", "attempt", "boot_id", "nonce", "uid", "cgroup", "supervisor", "leader", "granted",
         "obligations", "verdict", "exit", "drain", "drain_noted", "requeue_held", "deadline_boottime", "suspended",
-        "answer",
+        "answer", "revision",
     }
 )  # fmt: skip
 
