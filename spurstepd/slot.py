@@ -18,7 +18,7 @@ from typing import Any
 
 from spurstepd import ledger
 from spurstepd.ledger import Exit, LedgerError, Manifest, Process, Record
-from spurstepd.manifest import ManifestUnreadable, dump, parse, read_file
+from spurstepd.manifest import ManifestUnreadable, dump, load, parse, read_file
 from spurstepd.rundir import SLOT_BYTES, RunDir
 
 _HALF = SLOT_BYTES // 2
@@ -95,3 +95,15 @@ def _read(run_dir: RunDir, at: int, magic: bytes) -> dict[str, Any] | None:
         return None
     values = json.loads(body)
     return values if isinstance(values, dict) else None
+
+
+def load_latest(run_dir: RunDir) -> Manifest:
+    """The ledger as it was last written, in manifest.json or in the spare half. ManifestUnreadable: in neither."""
+    spare = read_spare(run_dir)
+    try:
+        kept = load(run_dir)
+    except ManifestUnreadable:
+        if spare is None or str(spare.run) != run_dir.path.name:
+            raise
+        return spare
+    return spare if spare is not None and spare.run == kept.run and spare.revision > kept.revision else kept
