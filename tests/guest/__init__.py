@@ -1,0 +1,1 @@
+"""A Debian guest under QEMU, for what this machine's own kernel and init cannot show."""

@@ -1,0 +1,41 @@
+"""The guest as a fixture: skipped aloud where a machine cannot have one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import image
+from .debian import DebianError
+from .machine import Machine
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def unavailable() -> str | None:
+    """Why there is no guest on this machine, in one line."""
+    if os.environ.get("SPUR_GUEST_TESTS") == "0":
+        return "SPUR_GUEST_TESTS=0"
+    if os.geteuid() != 0:
+        return "only root can make the guest's root file system"
+    missing = image.missing_programs()
+    return f"missing {', '.join(missing)}: run deploy/guest-setup" if missing else None
+
+
+@pytest.fixture(scope="session")
+def guest() -> Machine:
+    """A Debian with systemd on pure cgroup v2. The first use on a machine builds it: about a minute."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(f"no guest: {reason}")
+    try:
+        built = image.obtain(image.cache_directory())
+    except DebianError as error:
+        pytest.skip(f"no guest: {error}")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if built.python != here:
+        pytest.skip(f"no guest: its Python is {built.python}, this one {here}, so our packages do not fit")
+    return Machine(built, CHECKOUT)
