@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from spur.gres import Gres
 from spurd.placement import place_cpus
 from spurstepd.ids import RunId
 from spurstepd.ledger import Device, Grant, Progress
@@ -29,39 +30,8 @@ def key(device: Device) -> DeviceKey:
     return (device.name, device.file or device.index)
 
 
-@dataclass(frozen=True, slots=True)
-class GresRequest:
-    """An amount of a generic resource. An empty type: any."""
-
-    name: str
-    type: str
-    count: int
-
-    @classmethod
-    def parse(cls, text: str) -> GresRequest:
-        """Slurm's name[:type][:count]; no count is one. ValueError says what is wrong."""
-        name, *rest = text.split(":")
-        kind, count = "", "1"
-        match rest:
-            case []:
-                pass
-            case [only] if only.isascii() and only.isdigit():
-                count = only
-            case [only]:
-                kind = only
-            case [kind, count]:
-                pass
-            case _:
-                count = ""
-        if not name or not (count.isascii() and count.isdigit()):
-            raise ValueError(f"{text!r} is no generic resource: name[:type][:count] is expected")
-        return cls(name, kind, int(count))
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.type}" if self.type else self.name
-
-    def covers(self, device: Device) -> bool:
-        return device.name == self.name and self.type in ("", device.type)
+def covers(asked: Gres, device: Device) -> bool:
+    return device.name == asked.name and asked.type in ("", device.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +40,7 @@ class Request:
 
     cpus: int
     memory_mb: int = 0
-    gres: tuple[GresRequest, ...] = ()
+    gres: tuple[Gres, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +178,7 @@ def _place(inventory: Inventory, taken: Collection[tuple[RunId, Grant]], wanted:
 
 
 def _pick_devices(
-    devices: Sequence[Device], taken: Collection[tuple[RunId, Grant]], wanted: Iterable[GresRequest]
+    devices: Sequence[Device], taken: Collection[tuple[RunId, Grant]], wanted: Iterable[Gres]
 ) -> tuple[Device, ...] | Refusal:
     """The lowest indices that fit. Those that name a type choose first: the others take any."""
     used = {key(device) for _, grant in taken for device in grant.gpus}
@@ -216,11 +186,11 @@ def _pick_devices(
     free = [device for device in ordered if key(device) not in used]
     chosen: list[Device] = []
     for one in sorted(wanted, key=lambda one: not one.type):
-        fitting = [device for device in free if one.covers(device)]
+        fitting = [device for device in free if covers(one, device)]
         if len(fitting) < one.count:
-            total = sum(one.covers(device) for device in devices)
-            holders = [run for run, grant in taken if any(one.covers(device) for device in grant.gpus)]
-            return _short(f"gres/{one}", one.count, len(fitting), total, holders)
+            total = sum(covers(one, device) for device in devices)
+            holders = [run for run, grant in taken if any(covers(one, device) for device in grant.gpus)]
+            return _short(f"gres/{_kind(one)}", one.count, len(fitting), total, holders)
         chosen += fitting[: one.count]
         free = [device for device in free if device not in chosen]
     return tuple(sorted(chosen, key=lambda device: (device.name, device.index, device.file)))
@@ -254,11 +224,12 @@ def _collision(inventory: Inventory, taken: Collection[tuple[RunId, Grant]], wan
     shared: list[str] = []
     against: set[RunId] = set()
     for run, grant in taken:
+        if cpus.isdisjoint(grant.cpus) and gpus.keys().isdisjoint(map(key, grant.gpus)):
+            continue
         both = [f"CPU {cpu}" for cpu in sorted(cpus.intersection(grant.cpus))]
-        both += [_name(device) for device in grant.gpus if key(device) in gpus]
-        if both:
-            against.add(run)
-            shared.append(f"{', '.join(both)} held by {run}")
+        both += [describe(device) for device in grant.gpus if key(device) in gpus]
+        against.add(run)
+        shared.append(f"{', '.join(both)} held by {run}")
     if shared:
         return Refusal("; ".join(shared), tuple(sorted(against)))
     return _memory_short(inventory, taken, wanted.memory_mb)
@@ -273,7 +244,12 @@ def _memory_short(inventory: Inventory, taken: Collection[tuple[RunId, Grant]], 
     return _short("MB of memory", wanted_mb, free, inventory.memory_mb, holders)
 
 
-def _name(device: Device) -> str:
+def _kind(asked: Gres) -> str:
+    return f"{asked.name}:{asked.type}" if asked.type else asked.name
+
+
+def describe(device: Device) -> str:
+    """A device as messages name it."""
     return f"gres/{device.name} {device.index}" + (f" ({device.file})" if device.file else "")
 
 
@@ -299,7 +275,7 @@ def _gone(inventory: Inventory, run: RunId | None, grant: Grant) -> list[Differe
     found = [Difference(run, "cpu", f"CPU {cpu} is not on this node{holder}", drains=True) for cpu in cpus]
     for device in grant.gpus:
         if key(device) not in here:
-            text = f"{_name(device)} is not on this node{holder}"
+            text = f"{describe(device)} is not on this node{holder}"
             found.append(Difference(run, f"gres/{device.name}", text, drains=True))
     if run is None and grant.memory_mb > inventory.memory_mb:
         text = f"{grant.memory_mb} MB of memory wanted, the node has {inventory.memory_mb} MB"
@@ -308,7 +284,11 @@ def _gone(inventory: Inventory, run: RunId | None, grant: Grant) -> list[Differe
 
 
 def shrinkage(before: Inventory, now: Inventory) -> list[Difference]:
-    """What the node had and has no longer. Each drains it."""
+    """What a machine had and has no longer, both times as measured rather than declared. A loss drains the node.
+
+    Memory that is missing by less than a 64th is named and does not drain: another kernel keeps more for itself,
+    and the smallest memory module is more.
+    """
     found = []
     if lost := sorted(set(before.cpus).difference(now.cpus)):
         ids = ", ".join(map(str, lost))
@@ -317,10 +297,10 @@ def shrinkage(before: Inventory, now: Inventory) -> list[Difference]:
     here = {key(device) for device in now.gpus}
     for device in before.gpus:
         if key(device) not in here:
-            found.append(Difference(None, f"gres/{device.name}", f"{_name(device)} has vanished", drains=True))
-    if now.memory_mb < before.memory_mb:
+            found.append(Difference(None, f"gres/{device.name}", f"{describe(device)} has vanished", drains=True))
+    if (lost_mb := before.memory_mb - now.memory_mb) > 0:
         text = f"memory: the node had {before.memory_mb} MB, it has {now.memory_mb} MB"
-        found.append(Difference(None, "memory", text, drains=True))
+        found.append(Difference(None, "memory", text, drains=lost_mb * 64 > before.memory_mb))
     return found
 
 
@@ -328,7 +308,7 @@ def counts(grant: Grant) -> Request:
     """How much a grant is, without its ids."""
     kinds = sorted({(device.name, device.type) for device in grant.gpus})
     gres = [
-        GresRequest(name, kind, sum((device.name, device.type) == (name, kind) for device in grant.gpus))
+        Gres(name, kind, sum((device.name, device.type) == (name, kind) for device in grant.gpus))
         for name, kind in kinds
     ]
     return Request(len(grant.cpus), grant.memory_mb, tuple(gres))
@@ -351,11 +331,14 @@ def differences(believed: Mapping[RunId, Request], held: Mapping[RunId, Grant]) 
 
 def _compare(run: RunId, believed: Request, grant: Grant) -> list[Difference]:
     pairs = [("CPUs", believed.cpus, len(grant.cpus)), ("MB of memory", believed.memory_mb, grant.memory_mb)]
+    for name in sorted({one.name for one in believed.gres} | {device.name for device in grant.gpus}):
+        theirs = sum(one.count for one in believed.gres if one.name == name)
+        pairs.append((f"gres/{name}", theirs, sum(device.name == name for device in grant.gpus)))
     for one in believed.gres:
-        pairs.append((f"gres/{one}", one.count, sum(one.covers(device) for device in grant.gpus)))
-    for one in counts(grant).gres:
-        if not any(asked.name == one.name for asked in believed.gres):
-            pairs.append((f"gres/{one}", 0, one.count))
+        # Of a type there may be more than was asked for by its name: who asked for any type got some of it.
+        ours = sum(covers(one, device) for device in grant.gpus)
+        if one.type and ours < one.count:
+            pairs.append((f"gres/{_kind(one)}", one.count, ours))
     return [
         Difference(run, what, f"run {run}: {what}: the controller believes {theirs}, the node holds {ours}")
         for what, theirs, ours in pairs
@@ -365,7 +348,7 @@ def _compare(run: RunId, believed: Request, grant: Grant) -> list[Difference]:
 
 def _amount(request: Request) -> str:
     parts = [f"{request.cpus} CPUs", f"{request.memory_mb} MB"]
-    return ", ".join([*parts, *(f"{one.count} gres/{one}" for one in request.gres)])
+    return ", ".join([*parts, *(f"{one.count} gres/{_kind(one)}" for one in request.gres)])
 
 
 def real_affinity(grant: Grant, real_cpus: Collection[int]) -> tuple[int, ...] | None:

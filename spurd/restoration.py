@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
-from spurd.claims import Claims, Difference, Inventory, Refusal, decide, flaw, key, names, shrinkage
+from spurd.claims import Claims, Difference, Inventory, Refusal, decide, flaw, key, names
 from spurstepd.ids import RunId
 from spurstepd.ledger import Device, Duty, Grant, Manifest, Progress
 
@@ -68,8 +68,8 @@ def restore(inventory: Inventory, records: Iterable[Record], before: Inventory |
     Of records that claim the same, those are kept first whose leader lives, then those that have been here longer,
     then the lower job and attempt: what runs is never ended for something that has only been planned, and what has
     cost most is kept. A run is ended for what another run holds, never because the node has lost something:
-    that is a difference, which drains. `before` is what the node last said it had: where memory has shrunk since,
-    records that fitted then still do.
+    that is a difference, which drains. `before` is what the node had for its last agent: where memory has shrunk
+    since, records that fitted then still do.
     """
     ordered = sorted(records, key=lambda record: (_RANK[record.life], record.since, record.run))
     if len({record.run for record in ordered}) < len(ordered):
@@ -88,9 +88,8 @@ def restore(inventory: Inventory, records: Iterable[Record], before: Inventory |
         reason = f"run {run} ended, run {names(decision.against)} kept: both claim the same: {decision.reason}"
         conflicts.append(Conflict(run, decision.against, reason))
     claims = Claims(inventory, MappingProxyType(held), MappingProxyType(lapsing))
-    shrunk = [] if before is None else shrinkage(before, inventory)
     flaws = [_unsound(record.run, found) for record in ordered if (found := flaw(record.granted))]
-    return Restoration(claims, tuple(conflicts), (*flaws, *shrunk, *claims.missing()))
+    return Restoration(claims, tuple(conflicts), (*flaws, *claims.missing()))
 
 
 def _sound(inventory: Inventory, grant: Grant) -> Grant:
