@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from spurstepd.cgroups import files, legacy, processes, tree, unified
+from spurstepd.cgroups import devicefilter, files, legacy, processes, tree, unified
 from spurstepd.cgroups.container import ContainmentError, Counters, Leftover, Limits
 from spurstepd.cgroups.hierarchy import Hierarchy
 from spurstepd.cgroups.mounts import escape, unescape
@@ -26,8 +26,8 @@ def create(hierarchy: Hierarchy, run: RunId, limits: Limits) -> ContainedRun:
     assert hierarchy.node is not None
     directory = f"{hierarchy.node}/{run}"
     _make_fresh(directory, lambda: make_node(hierarchy))
-    unmet = list(unified.limit(directory, limits, hierarchy.controllers))
-    v1 = {}
+    unmet = [*unified.limit(directory, limits, hierarchy.controllers), *_deny_devices(hierarchy, directory, limits)]
+    v1: dict[str, str] = {}
     for controller in legacy.needed(limits):
         node = dict(hierarchy.v1).get(controller)
         if node is None:
@@ -39,6 +39,15 @@ def create(hierarchy: Hierarchy, run: RunId, limits: Limits) -> ContainedRun:
             tree.remove(v1.pop(controller))
         unmet += refused
     return ContainedRun(directory, v1, (*unmet, *_unlimited(hierarchy, limits)))
+
+
+def _deny_devices(hierarchy: Hierarchy, directory: str, limits: Limits) -> Iterator[str]:
+    """By a filter, where no v1 controller does it."""
+    if limits.denied_devices and hierarchy.denies_devices and not hierarchy.limits("devices"):
+        try:
+            devicefilter.deny(directory, limits.denied_devices)
+        except OSError as error:
+            yield f"devices are not denied: {files.refusal(directory, error)}"
 
 
 def _limit_v1(controller: str, directory: str, limits: Limits) -> Iterator[str]:
@@ -174,6 +183,10 @@ class ContainedRun(_Members):
     @property
     def confines_cpus(self) -> bool:
         return "cpuset" in self._v1 or bool((files.read_if_there(f"{self._directory}/cpuset.cpus") or "").strip())
+
+    def kill_all(self) -> None:
+        super().kill_all()
+        tree.freeze(self._directory, False)  # what is started in it from now on, the epilog, must be able to run
 
     def leaf(self, name: str) -> ContainedLeaf:
         return ContainedLeaf(f"{self._directory}/{name}", self._v1.values())

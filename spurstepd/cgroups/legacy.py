@@ -6,7 +6,7 @@ The files and their rules: Documentation/admin-guide/cgroup-v1 in the kernel's s
 from __future__ import annotations
 
 import errno
-import os.path
+import os
 from collections.abc import Iterator
 
 from spurstepd.cgroups import files, tree
@@ -66,7 +66,7 @@ def limit(controller: str, directory: str, limits: Limits) -> Iterator[str]:
             files.write(f"{directory}/{name}", value)
         except OSError as error:
             if name != "memory.memsw.limit_in_bytes" or error.errno not in (*files.GONE, errno.EOPNOTSUPP):
-                yield f"{name} = {value}: {files.refusal(directory, error)}"
+                yield f"{directory}/{name}: {value} is refused: {os.strerror(error.errno or 0)}"
 
 
 def memory(directory: str) -> tuple[int | None, int | None]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from spurstepd.cgroups import files, legacy, mounts, tree, unified
-from spurstepd.cgroups.container import ContainmentError
+from spurstepd.cgroups import devicefilter, files, legacy, mounts, tree, unified
+from spurstepd.cgroups.container import ContainmentError, DeviceNumber
 from spurstepd.cgroups.hierarchy import Hierarchy
 
 _WAIT_S = 5.0
@@ -149,6 +149,7 @@ def _try_run(hierarchy: Hierarchy, pid: int) -> Hierarchy:
             _await(events, True, top)
             freezes = tree.freeze(top, True) and tree.freeze(top, False)
             kills = os.path.exists(f"{top}/cgroup.kill")
+            filters = _filters_devices(top)
             tree.kill(top)
             _await(events, False, top)
         finally:
@@ -158,13 +159,17 @@ def _try_run(hierarchy: Hierarchy, pid: int) -> Hierarchy:
     reasons = list(hierarchy.reasons)
     reasons += [] if kills else ["runs are killed one process after the other: no cgroup.kill (Linux 5.14)"]
     reasons += [] if freezes else ["runs are suspended by SIGSTOP: no cgroup.freeze (Linux 5.2)"]
-    return replace(
-        hierarchy,
-        kills=kills,
-        freezes=freezes,
-        denies_devices=any(name == "devices" for name, _ in hierarchy.v1),
-        reasons=tuple(reasons),
-    )
+    denies = hierarchy.limits("devices") or filters
+    reasons += [] if denies else ["devices are not denied: neither a devices controller (v1) nor BPF filters"]
+    return replace(hierarchy, kills=kills, freezes=freezes, denies_devices=denies, reasons=tuple(reasons))
+
+
+def _filters_devices(top: str) -> bool:
+    try:
+        devicefilter.deny(top, [DeviceNumber("c", 1, 7)])
+    except OSError:
+        return False
+    return True
 
 
 def _await(events: tree.Events, populated: bool, top: str) -> None:

@@ -5,6 +5,7 @@ The files and their rules: Documentation/admin-guide/cgroup-v2 in the kernel's s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from spurstepd.cgroups import files
@@ -22,7 +23,7 @@ def settings(limits: Limits, controllers: frozenset[str]) -> Iterator[tuple[str,
         if limits.oom_group:
             yield "memory.oom.group", "1"
     if "cpuset" in controllers and limits.cpus is not None:
-        yield "cpuset.cpus", ",".join(map(str, limits.cpus))
+        yield "cpuset.cpus", _text(limits.cpus)
     if "pids" in controllers and limits.pids_max is not None:
         yield "pids.max", str(limits.pids_max)
 
@@ -38,7 +39,30 @@ def limit(directory: str, limits: Limits, controllers: frozenset[str]) -> Iterat
             files.write(f"{directory}/{name}", value)
         except OSError as error:
             if name not in OPTIONAL or error.errno not in files.GONE:
-                yield f"{name} = {value}: {files.refusal(directory, error)}"
+                yield f"{directory}/{name}: {value} is refused: {os.strerror(error.errno or 0)}"
+    if "cpuset" in controllers and limits.cpus is not None:
+        yield from _unconfined(directory, limits.cpus)
+
+
+def _unconfined(directory: str, wanted: tuple[int, ...]) -> Iterator[str]:
+    """The kernel takes CPUs that are not there, and gives the parent's for a set of nothing but those."""
+    effective = files.read_if_there(f"{directory}/cpuset.cpus.effective") or ""
+    if not cpu_list(effective) <= set(wanted):
+        yield f"{directory}/cpuset.cpus: not confined to CPUs {_text(wanted)}: {effective.strip()} are in effect"
+
+
+def cpu_list(text: str) -> set[int]:
+    """The CPUs in a kernel list like "0-3,5"."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _text(cpus: tuple[int, ...]) -> str:
+    return ",".join(map(str, cpus))
 
 
 def counters(directory: str) -> Counters:
