@@ -163,6 +163,7 @@ class Manifest:
     requeue_held: bool = False  # the prolog failed: the job goes back, held
     deadline_boottime: float | None = None  # CLOCK_BOOTTIME of boot_id, in seconds
     suspended: bool = False
+    suspended_boottime: float | None = None  # since when, on the same clock
     answer: str | None = None  # the controller's answer to the report
     revision: int = 0  # one more at each store: of two copies the later counts
     schema: int = SCHEMA
@@ -217,6 +218,7 @@ def encode(manifest: Manifest) -> dict[str, Any]:
         "requeue_held": manifest.requeue_held,
         "deadline_boottime": manifest.deadline_boottime,
         "suspended": manifest.suspended,
+        "suspended_boottime": manifest.suspended_boottime,
         "answer": manifest.answer,
         "revision": manifest.revision,
     }
@@ -286,6 +288,7 @@ def decode(values: object) -> Manifest:
         requeue_held=top.flag("requeue_held"),
         deadline_boottime=top.optional("deadline_boottime", Record.number),
         suspended=top.flag("suspended"),
+        suspended_boottime=top.optional("suspended_boottime", Record.number),
         answer=top.optional("answer", Record.text),
         revision=top.integer("revision"),
         extra=top.others(_KNOWN),
@@ -357,6 +360,7 @@ _KNOWN = frozenset(
     {
         "schema", "job", "attempt", "boot_id", "nonce", "uid", "cgroup", "supervisor", "leader", "granted",
         "obligations", "verdict", "exit", "drain", "drain_noted", "requeue_held", "deadline_boottime", "suspended",
+        "suspended_boottime",
         "answer", "revision",
     }
 )  # fmt: skip

@@ -48,6 +48,9 @@ class Reactor:
         if self._calls.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
+    def __contains__(self, fd: int) -> bool:
+        return fd in self._calls
+
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         timer = Timer(time.monotonic() + max(seconds, 0.0), call)
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))

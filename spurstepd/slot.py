@@ -33,7 +33,7 @@ class SlotFull(Exception):
 
 def write_exit(run_dir: RunDir, leader: Process, exit: Exit) -> None:
     """Make the exit of `leader` durable. OSError where even that cannot be written."""
-    record = {"leader": _identity(leader), "exit": ledger.encode_exit(exit)}
+    record = {"leader": identity(leader), "exit": ledger.encode_exit(exit)}
     _write(run_dir, 0, _EXIT_MAGIC, dump(record))
 
 
@@ -67,7 +67,7 @@ def read_spare(run_dir: RunDir) -> Manifest | None:
         return None
 
 
-def _identity(process: Process) -> dict[str, int | None]:
+def identity(process: Process) -> dict[str, int | None]:
     return {"pid": process.pid, "inode": process.inode, "start_ticks": process.start_ticks}
 
 
