@@ -1,10 +1,10 @@
-"""When the launcher has to leave spurd's unit, and what systemd is asked for. tests/guest has the real systemd."""
+"""When a launcher has to leave spurd's unit, and how. tests/guest has the real systemd."""
 
 from __future__ import annotations
 
 import pytest
 
-from spurd.scope import Caller, needed, request, scope_name, unit_of
+from spurd.scope import Origin, needed, scope_name, scoped, unit_of
 
 UNIFIED = "0::/system.slice/spurd.service\n"
 HYBRID = """3:memory:/system.slice/spurd.service
@@ -30,30 +30,28 @@ def test_the_unit_of_a_process_is_the_innermost_in_its_cgroup(text: str, unit: s
 
 
 @pytest.mark.parametrize(
-    ("caller", "expected"),
+    ("origin", "expected"),
     [
-        (Caller(True, UNIFIED, notified=True, executed=True), True),
-        (Caller(True, HYBRID, notified=True, executed=False), True),
-        (Caller(True, UNIFIED, notified=False, executed=True), True),
-        (Caller(True, UNIFIED, notified=False, executed=False), False),
-        (Caller(False, UNIFIED, notified=True, executed=True), False),
-        (Caller(True, "0::/user.slice/session-3.scope\n", notified=False, executed=True), False),
-        (Caller(True, "0::/\n", notified=True, executed=True), False),
+        (Origin(True, UNIFIED, notified=True, executed=True), True),
+        (Origin(True, HYBRID, notified=True, executed=False), True),
+        (Origin(True, UNIFIED, notified=False, executed=True), True),
+        (Origin(True, UNIFIED, notified=False, executed=False), False),
+        (Origin(False, UNIFIED, notified=True, executed=True), False),
+        (Origin(True, "0::/user.slice/session-3.scope\n", notified=False, executed=True), False),
+        (Origin(True, "0::/\n", notified=True, executed=True), False),
     ],
 )
-def test_only_a_service_of_systemd_needs_a_scope(caller: Caller, expected: bool) -> None:
-    assert needed(caller) is expected
+def test_only_a_service_of_systemd_needs_a_scope(origin: Origin, expected: bool) -> None:
+    assert needed(origin) is expected
 
 
-def test_a_scope_is_named_by_node_and_launcher() -> None:
+def test_a_scope_is_named_by_its_node_and_a_number() -> None:
     assert scope_name("n1", 4711) == "spur-runs-n1-4711.scope"
-    assert scope_name("n-1", 4711, attempt=2) == "spur-runs-n\\x2d1-4711-2.scope"
+    assert scope_name("n-1", 7) == "spur-runs-n\\x2d1-7.scope"
 
 
-def test_the_request_delegates_and_limits_nothing() -> None:
-    words = request("spur-runs-n1-7.scope", "n1", 7)
-    text = " ".join(words)
-    assert words[0] == "busctl"
-    assert "spur-runs-n1-7.scope fail 7 " in text
-    assert "Slice s spur.slice Delegate b true PIDs au 1 7 TasksMax t 18446744073709551615" in text
-    assert words[-1] == "0"
+def test_the_program_runs_delegated_and_without_a_limit_on_its_tasks() -> None:
+    command = scoped(("spurstepd", "-x"), "n1", 7)
+    assert command[0] == "systemd-run"
+    assert command[-3:] == ("--", "spurstepd", "-x")
+    assert {"--scope", "--slice=spur.slice", "--property=Delegate=yes", "--property=TasksMax=infinity"} <= set(command)
