@@ -112,9 +112,9 @@ def refuse_unless(caller: Identity, service: str) -> None:
 def read_key(path: Path) -> bytes:
     """The key that the daemons share. KeyFileError: missing, readable by others, somebody else's, or too short."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        flags = os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise KeyFileError(f"{path}: the key file is not a regular file")
             key = file.read(MAX_KEY_BYTES + 1)

@@ -319,9 +319,9 @@ def refuse_open_address(config: Config, where: str, address: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Without O_NONBLOCK, a FIFO that nobody writes to would hold the daemon for ever.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{path}: not a regular file")
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
