@@ -85,6 +85,8 @@ class Api:
             ],
             "drain": ledger.drain,
             "waiting_for": self._waiting_for(ledger),
+            "drain_noted": ledger.drain_noted,
+            "requeue_held": ledger.requeue_held,
         }
 
     def _waiting_for(self, ledger: Manifest) -> str | None:

@@ -19,9 +19,11 @@ from typing import Any, NoReturn
 from spurstepd import faults, ledger, umbilical, varlink, waitstatus, witness
 from spurstepd.eventlog import EventLog
 from spurstepd.ids import RunId
-from spurstepd.ledger import Process, Record
+from spurstepd.ledger import Exit, ExitSource, Process, Record
+from spurstepd.manifest import ManifestUnreadable
 from spurstepd.preload import lock_imports
 from spurstepd.reactor import READ, Reactor
+from spurstepd.slot import load_latest
 from spurstepd.supervisor import LockHeld, Supervisor, Surroundings
 from spurstepd.title import become_subreaper, set_title
 from spurstepd.umbilical import Umbilical
@@ -134,9 +136,22 @@ class Launcher:
             child = self._children[run] = Child(run)
         if leader_fd is not None:
             self._keep(child, "leader", leader_fd)
+        self._take_testimony(child, call)
         child.waiting.append(call.connection)
         self._fork(child)
         return None
+
+    def _take_testimony(self, child: Child, call: Call) -> None:
+        """The caller, a subreaper too, reaped the leader itself: supervisor and launcher were dead."""
+        pid, status = call.optional_integer("leader_pid"), call.optional_integer("leader_status")
+        if pid is None or status is None:
+            return
+        try:
+            leader = load_latest(self._around.dirs.run(child.run)).leader
+        except ManifestUnreadable:
+            return
+        if leader is not None and leader.pid == pid:
+            self._bear_witness(child, Witness(leader, Exit(ExitSource.WITNESS, status, time.time())))
 
     # -- forking
 
