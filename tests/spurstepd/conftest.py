@@ -159,13 +159,15 @@ class Bench:
         self.output.chmod(0o777)
         self.faults = path / "faults"
         self.faults.mkdir()
+        self.faults.chmod(0o777)
         self.launchers: list[subprocess.Popen[bytes]] = []
         self.launcher: Peer | None = None
 
-    def start_launcher(self, *more: str) -> Peer:
+    def start_launcher(self, *more: str, python: tuple[str | Path, ...] = ()) -> Peer:
+        program = python or (sys.executable, Path(sys.executable).parent / "spurstepd")
         environment = {"PATH": os.environ["PATH"], "SPUR_FAULTS_DIR": str(self.faults)}
         process = subprocess.Popen(
-            [sys.executable, Path(sys.executable).parent / "spurstepd", "--state-dir", self.dirs.state, "--runtime-dir",
+            [*program, "--state-dir", self.dirs.state, "--runtime-dir",
              self.dirs.runtime, "--node", "bench", *more],
             start_new_session=True, env=environment,
         )  # fmt: skip
