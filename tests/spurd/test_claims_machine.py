@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
@@ -71,13 +72,25 @@ class Node(RuleBasedStateMachine):
             sum(grant.memory_mb for grant in grants),
         )
 
+    def would_fit(self, wanted: Request) -> bool:
+        cpus, devices, memory_mb = self.occupied()
+        inventory = self.claims.inventory
+        free = [device.type for device in inventory.gpus if key(device) not in devices]
+        typed = Counter({kind: sum(one.count for one in wanted.gres if one.type == kind) for kind in "ab"})
+        return (
+            len(set(inventory.cpus) - cpus) >= wanted.cpus
+            and (wanted.memory_mb == 0 or memory_mb + wanted.memory_mb <= inventory.memory_mb)
+            and typed <= Counter(free)
+            and sum(one.count for one in wanted.gres) <= len(free)
+        )
+
     @rule(wanted=requests())
     def launch(self, wanted: Request) -> None:
         run = self.new_run()
         cpus, devices, memory_mb = self.occupied()
         after = self.claims.claimed(run, wanted)
         if isinstance(after, Refusal):
-            assert run not in self.claims.held
+            assert not self.would_fit(wanted)
             return
         grant = after.held[run]
         assert len(set(grant.cpus)) == wanted.cpus and grant.memory_mb == wanted.memory_mb
