@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -273,9 +274,9 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    for parent in tmp_path.parents:
-        if parent.name.startswith("pytest-"):
-            parent.chmod(0o711)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.is_relative_to(tempfile.gettempdir()) and parent != Path(tempfile.gettempdir()):
+            parent.chmod(0o711)  # jobs of other users write below it
     one = Bench(tmp_path / "node")
     yield one
     one.close()
