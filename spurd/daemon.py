@@ -1,0 +1,352 @@
+"""The agent as a whole: what it starts with, in which order, and how it leaves.
+
+The order is a promise: claims are restored before anything is served, so that nothing is granted twice (R33); nothing
+waits for the controller (R21); and nothing of a run depends on this process being there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import resource
+import secrets
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import structlog
+
+from spur import addresses
+from spur.callers import Gate
+from spur.config import CgroupUse, Config, NodeConfig
+from spur.credentials import Credentials
+from spur.localtoken import AGENT_SOCKET
+from spur.pb import spurctld_pb2, spurd_pb2_grpc
+from spur.tokensocket import TokenSocket
+from spurd import gpus, identity, inventory, recovery, rundirs, scope, witness
+from spurd.admission import Admission
+from spurd.caretaker import Caretaker, Company
+from spurd.controller import Controller, Unanswered
+from spurd.drains import Drains
+from spurd.identity import Identity
+from spurd.launchers import Launchers
+from spurd.launches import Site
+from spurd.messages import Here
+from spurd.notify import Notifier
+from spurd.presence import Node, Presence
+from spurd.quarantine import Quarantine
+from spurd.roster import Roster
+from spurd.service import AgentService
+from spurstepd import manifest
+from spurstepd.launchplan import Hooks
+from spurstepd.rundir import NodeDirs
+from spurstepd.title import become_subreaper
+
+OVERRUN_S = 10.0  # between the time limit, which the controller enforces, and the supervisor doing it by itself
+_LAUNCHER_PATIENCE_S = 10.0
+_FAREWELL_S = 3.0
+_GRACE_S = 2.0
+
+log = structlog.get_logger()
+
+
+class CannotStart(Exception):
+    """One line for the person who started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration and what the command line said on top of it."""
+
+    config: Config
+    credentials: Credentials
+    controller: tuple[str, ...]
+    listen: str
+    node: str
+    dirs: NodeDirs
+    program: str  # of the launcher
+    notifier: Notifier
+    origin: scope.Origin
+
+
+class Daemon:
+    """Lives from `run` to its end."""
+
+    def __init__(self, settings: Settings, declared: NodeConfig) -> None:
+        self._settings = settings
+        self._boot_id = manifest.boot_id()
+        self._incarnation = secrets.token_hex(8)
+        self._drains = Drains()
+        self._witness = witness.Witness()
+        self._controller = Controller(settings.controller, lambda: settings.credentials.as_agent(settings.node))
+        self._launchers = Launchers(settings.dirs, self._launcher_command, self._launcher_trouble)
+        self._quarantine = Quarantine(settings.dirs, settings.node, self._controller)
+        self._machine = inventory.measure()
+        self._resolution = gpus.resolve(declared.gres, declared.gpus, gpus.discover(), gpus.hardware())
+        self._declared = declared
+        self._stop = asyncio.Event()
+        self._was_idle = False
+        self._background: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. CannotStart."""
+        loop = asyncio.get_running_loop()
+        become_subreaper()
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        found = self._recover()
+        await self._launchers.find()
+        self._spend(self._launchers.keep_own(), "launcher")
+        if not await self._launchers.ready(_LAUNCHER_PATIENCE_S):
+            log.error("launcher_late", after_s=_LAUNCHER_PATIENCE_S)
+        server, port = await self._serve()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave)
+        tokens = await self._open_tokens()
+        log.info("listening", address=addresses.join(addresses.split(self._settings.listen)[0], port))
+        self._take_care(found)
+        self._admission.open()
+        self._spend(self._quarantine.report(), "quarantine")
+        presence = self._presence(port)
+        self._spend(presence.keep_up(), "presence")
+        self._spend(self._feed_watchdog(), "watchdog")
+        await self._stop.wait()
+        await self._wind_down(server, tokens)
+
+    def _spend(self, work, name: str) -> None:  # type: ignore[no-untyped-def]
+        self._background.append(asyncio.create_task(work, name=name))
+
+    # -- before anything is served
+
+    def _recover(self) -> recovery.Found:
+        """Claims first."""
+        settings = self._settings
+        try:
+            before = identity.load(settings.dirs.state / "node.json", settings.node)
+        except identity.WrongNode as error:
+            raise CannotStart(str(error)) from None
+        declared = self._declared
+        now = inventory.inventory(self._machine, self._resolution.devices, declared.cpus, declared.memory_mb)
+        found = recovery.recover(
+            settings.dirs, now, before.inventory if before else None, self._boot_id, self._witness, self._quarantine
+        )
+        identity.store(settings.dirs.state / "node.json", Identity(settings.node, self._boot_id, now))
+        self._inventory = now
+        self._roster = Roster(found.restoration.claims)
+        for number, reason in enumerate(self._resolution.reasons):
+            self._drains.owe(f"gres {number}", reason)
+        for source, reason in (*recovery.drains(found), *self._quarantine.drains().items()):
+            self._drains.owe(source, reason)
+        log.info("claims_restored", runs=len(found.known), conflicts=len(found.restoration.conflicts))
+        return found
+
+    def _take_care(self, found: recovery.Found) -> None:
+        for known in found.known:
+            self._roster.admit(Caretaker(known, self._company))
+        self._roster.end_conflicts((one.lost, one.reason) for one in found.restoration.conflicts)
+
+    async def _serve(self) -> tuple[grpc.aio.Server, int]:
+        settings = self._settings
+        self._company = Company(
+            node=settings.node,
+            dirs=settings.dirs,
+            launchers=self._launchers,
+            witness=self._witness,
+            controller=self._controller,
+            drains=self._drains,
+            patience_s=settings.config.agent.supervisor_timeout_secs,
+            on_gone=self._roster.gone,
+        )
+        constrained = settings.config.agent.constrain_devices
+        self._admission = Admission(
+            self._roster,
+            self._company,
+            site(settings.config),
+            self._boot_id,
+            lambda grant: gpus.visibility(grant, self._inventory.gpus, constrained),
+        )
+        here = Here(settings.node, socket.gethostname(), str(settings.config.path))
+        # Never shared: a port that two agents listen on would lose every second call.
+        server = grpc.aio.server(
+            interceptors=[Gate(settings.credentials.verify)],
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)],
+        )
+        service = AgentService(here, self._incarnation, self._roster, self._admission)
+        spurd_pb2_grpc.add_AgentServicer_to_server(service, server)
+        try:
+            port = server.add_insecure_port(settings.listen)
+        except RuntimeError:
+            raise CannotStart(f"cannot listen on {settings.listen}: is another spurd running there?") from None
+        await server.start()
+        return server, port
+
+    async def _open_tokens(self) -> TokenSocket | None:
+        sign = self._settings.credentials.sign_for_user
+        if sign is None:
+            return None
+        path = self._settings.dirs.runtime / AGENT_SOCKET
+        try:
+            return await TokenSocket.open(path, sign)
+        except OSError as error:
+            raise CannotStart(f"cannot listen on {path}: {error.strerror}") from None
+
+    def _presence(self, port: int) -> Presence:
+        settings = self._settings
+        node = Node(
+            name=settings.node,
+            hostname=socket.gethostname(),
+            address=_reachable(settings.listen, port, settings.controller[0]),
+            boot_id=self._boot_id,
+            incarnation=self._incarnation,
+            started_at=time.time(),
+            machine=self._machine,
+            inventory=self._inventory,
+            declared_cpus=self._declared.cpus,
+            devices=self._resolution.devices,
+        )
+        return Presence(
+            node,
+            self._controller,
+            self._roster,
+            self._drains,
+            self._quarantine,
+            settings.config.agent.heartbeat_interval_secs,
+            lambda: void(settings.notifier.ready(f"node {node.name}, {len(self._roster)} runs")),
+        )
+
+    # -- children
+
+    def _launcher_command(self) -> tuple[str, ...]:
+        settings = self._settings
+        command = (
+            settings.program,
+            "--state-dir", str(settings.dirs.state),
+            "--runtime-dir", str(settings.dirs.runtime),
+            "--cgroup", settings.config.agent.cgroup.value,
+            "--node", settings.node,
+            *(f"--plugin={name}" for name in settings.config.hooks.plugins),
+        )  # fmt: skip
+        if scope.needed(settings.origin):
+            return scope.scoped(command, settings.node, scope.number_now())
+        return command
+
+    def _launcher_trouble(self, reason: str | None) -> None:
+        self._drains.owe("launcher", reason)
+
+    def _reap(self) -> None:
+        witness.reap(self._launchers.reaped, self._witness.saw)
+
+    async def _feed_watchdog(self) -> None:
+        notifier = self._settings.notifier
+        while notifier.watchdog_interval_s is not None:
+            notifier.watchdog()
+            await asyncio.sleep(notifier.watchdog_interval_s)
+
+    # -- the end
+
+    def _leave(self) -> None:
+        """Decided in one step: from here on no launch is taken, so that idle stays idle (R02)."""
+        if self._stop.is_set():
+            return
+        self._admission.close()
+        self._was_idle = not len(self._roster) and not self._admission.is_busy and not self._quarantine.statuses()
+        log.info("stop_asked", idle=self._was_idle, runs=len(self._roster))
+        self._settings.notifier.stopping("leaving")
+        self._stop.set()
+
+    async def _wind_down(self, server: grpc.aio.Server, tokens: TokenSocket | None) -> None:
+        for task in self._background:
+            if task.get_name() == "presence":
+                task.cancel()  # a heartbeat after the farewell would bring the node back
+        if self._was_idle:
+            await self._say_farewell()
+        await server.stop(_GRACE_S)
+        await self._admission.settled()
+        await self._roster.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if tokens is not None:
+            await tokens.close()
+        await self._controller.close()
+        self._launchers.close()
+        self._witness.close()
+        log.info("stopped")
+
+    async def _say_farewell(self) -> None:
+        """An idle node leaves at once (R01); one attempt, the heartbeat timeout is the backstop."""
+        request = spurctld_pb2.DeregisterRequest(
+            node=self._settings.node, incarnation=self._incarnation, reason="spurd was stopped"
+        )
+        try:
+            await self._controller.deregister(request, _FAREWELL_S)
+            log.info("deregistered")
+        except Unanswered as error:
+            log.warning("deregistration_not_answered", reason=str(error))
+
+
+def void(_: object) -> None:
+    """For a call whose answer does not matter."""
+
+
+def site(config: Config) -> Site:
+    """What the configuration says for every launch here."""
+    hooks, agent = config.hooks, config.agent
+    return Site(
+        hooks=Hooks(
+            prolog=_text(hooks.prolog),
+            epilog=_text(hooks.epilog),
+            task_prolog=(str(hooks.task_prolog),) if hooks.task_prolog else (),
+            task_epilog=(str(hooks.task_epilog),) if hooks.task_epilog else (),
+            prolog_timeout_s=hooks.prolog_timeout_secs,
+            epilog_timeout_s=hooks.epilog_timeout_secs,
+            plugins=hooks.plugins,
+        ),
+        unkillable_s=config.job.unkillable_secs,
+        overrun_s=OVERRUN_S,
+        constrain_cpus=agent.constrain_cpus,
+        constrain_memory=agent.constrain_memory,
+        constrain_devices=agent.constrain_devices,
+        cgroup_required=agent.cgroup is CgroupUse.REQUIRED,
+        limits=_own_limits(),
+    )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _own_limits() -> dict[str, tuple[int, int]]:
+    """Soft and hard limits that this process was started with, by name without RLIMIT_."""
+    names = (name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return {name.removeprefix("RLIMIT_"): resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def _reachable(listen: str, port: int, controller: str) -> str:
+    """Host and port at which the controller reaches us: for a wildcard, the address that we reach it from."""
+    host, _ = addresses.split(listen)
+    if not addresses.is_wildcard(host):
+        return addresses.join(host, port)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(*addresses.split(controller), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # of a datagram socket: chooses the route and sends nothing
+            return addresses.join(probe.getsockname()[0], port)
+    except OSError:
+        return addresses.join(socket.gethostname(), port)
+
+
+def lock_state_dir(dirs: NodeDirs) -> int:
+    """The descriptor that makes this agent the only one of its state directory. CannotStart."""
+    rundirs.prepare(dirs)
+    path = dirs.state / "spurd.lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise CannotStart(f"another spurd uses {dirs.state}") from None
+    return fd

@@ -1,0 +1,144 @@
+"""The directories of runs: made whole or not at all, read with distrust, set aside where they cannot be understood.
+
+See `spurstepd.rundir` for what stands in them. spurd writes to one only before it has its name; from then on the
+supervisor owns it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spurstepd import launchplan
+from spurstepd.ids import RunId
+from spurstepd.launchplan import LaunchPlan
+from spurstepd.ledger import Manifest
+from spurstepd.manifest import ManifestUnreadable, dump, is_locked, store, sync_directory, write_file
+from spurstepd.rundir import SLOT_BYTES, NodeDirs, RunDir
+from spurstepd.slot import load_latest
+
+TRAVERSE = 0o711
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A directory below runs/ whose record cannot be trusted. `run` is what its name says, None where it says none."""
+
+    name: str
+    run: RunId | None
+    reason: str
+
+
+def prepare(dirs: NodeDirs) -> None:
+    """Make the agent's directories, with the modes that keep others out (R40), and clear unfinished ones away.
+
+    OSError: they cannot be made. PermissionError too where runs/ is not ours alone to write to.
+    """
+    dirs.state.mkdir(parents=True, exist_ok=True)
+    dirs.runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for path, mode in (
+        (dirs.runs, TRAVERSE),
+        (dirs.quarantine, 0o700),
+        (dirs.sockets, 0o755),
+        (dirs.launchers, 0o700),
+    ):
+        path.mkdir(mode=mode, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(f"{path} is not a directory of uid {os.geteuid()}")
+        path.chmod(mode)
+    for name in os.listdir(dirs.runs):
+        if name.startswith("."):
+            _remove(dirs.runs / name)
+
+
+def make(dirs: NodeDirs, manifest: Manifest, plan: LaunchPlan, script: bytes) -> RunDir:
+    """The directory of a new run, durable. Blocks. OSError: there is none, and nothing is left of it."""
+    final = dirs.run(manifest.run)
+    making = RunDir(dirs.runs / f".{manifest.run}.new")
+    _remove(making.path)
+    try:
+        making.path.mkdir(mode=TRAVERSE)
+        making.path.chmod(TRAVERSE)
+        store(making, manifest)
+        write_file(making.plan, dump(launchplan.encode(plan)), 0o600)
+        write_file(making.slot, bytes(SLOT_BYTES), 0o600)
+        write_file(making.lock, b"", 0o600)
+        if script:
+            write_file(making.script, script, 0o500)
+            os.chown(making.script, plan.uid, plan.gid)
+        sync_directory(making.path)
+        os.rename(making.path, final.path)
+    except OSError:
+        _remove(making.path)
+        raise
+    sync_directory(dirs.runs)
+    return final
+
+
+def read_all(dirs: NodeDirs) -> Iterator[Manifest | Unreadable]:
+    """Every record below runs/. Bounded in time and memory whatever stands there (R21)."""
+    for name in sorted(os.listdir(dirs.runs)):
+        if not name.startswith("."):
+            yield _read(dirs, name)
+
+
+def _read(dirs: NodeDirs, name: str) -> Manifest | Unreadable:
+    try:
+        run = RunId.parse(name)
+    except ValueError as error:
+        return Unreadable(name, None, str(error))
+    path = dirs.runs / name
+    try:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return Unreadable(name, run, f"{path} is not a directory")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return Unreadable(name, run, f"{path} could have been written by others (owner {found.st_uid})")
+        return load_latest(RunDir(path))
+    except (ManifestUnreadable, OSError) as error:
+        return Unreadable(name, run, str(error))
+
+
+def quarantine(dirs: NodeDirs, found: Unreadable) -> Path:
+    """Set the directory aside; where it is now. OSError: it could not be moved."""
+    aside = dirs.quarantine / f"{found.name}.{time.time_ns()}"
+    os.rename(dirs.runs / found.name, aside)
+    sync_directory(dirs.quarantine)
+    sync_directory(dirs.runs)
+    return aside
+
+
+def is_supervised(run_dir: RunDir) -> bool | None:
+    """Whether a supervisor holds the lock; None where that cannot be told: unreadable is not dead (R25)."""
+    try:
+        return is_locked(run_dir)
+    except OSError:
+        return None
+
+
+def exists(run_dir: RunDir) -> bool:
+    """Whether the run is still on disk. True where that cannot be told."""
+    try:
+        run_dir.path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    """Remove what stands there, without following links."""
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        pass

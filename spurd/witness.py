@@ -1,0 +1,82 @@
+"""spurd as a witness: for the exit of a leader whose supervisor and whose launcher have both died.
+
+It holds a pidfd of every leader, behind which the kernel keeps the exit (Linux 6.15). On older kernels it is what a
+subreaper gets to reap: as long as spurd is the one that started the launcher, orphans of both become its children.
+What it knows goes to the successor through `Launchers.supervise`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from spurd.launchers import Leader
+from spurstepd import pidfd
+from spurstepd.ids import RunId
+from spurstepd.ledger import Process
+from spurstepd.pidfd import Likeness
+from spurstepd.waitstatus import from_waitid
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Held:
+    process: Process
+    pidfd: int
+    status: int | None = None
+
+
+class Witness:
+    """The leaders of all runs of this node. The descriptors are closed with `forget` and `close`."""
+
+    def __init__(self) -> None:
+        self._held: dict[RunId, _Held] = {}
+
+    def hold(self, run: RunId, leader: Process) -> None:
+        """Hold `leader` from now on, if it is still that process."""
+        held = self._held.get(run)
+        if held is not None and held.process == leader:
+            return
+        self.forget(run)
+        likeness, fd = pidfd.open_same(leader)
+        if likeness is Likeness.SAME and fd is not None:
+            self._held[run] = _Held(leader, fd)
+
+    def leader(self, run: RunId) -> Leader | None:
+        """What can be told to a successor. The descriptor stays ours."""
+        held = self._held.get(run)
+        return None if held is None else Leader(held.process.pid, held.pidfd, held.status)
+
+    def forget(self, run: RunId) -> None:
+        held = self._held.pop(run, None)
+        if held is not None:
+            os.close(held.pidfd)
+
+    def close(self) -> None:
+        for run in list(self._held):
+            self.forget(run)
+
+    def saw(self, pid: int, status: int) -> None:
+        """`pid` has ended as our child with the raw wait `status`, and is about to be reaped."""
+        for run, held in self._held.items():
+            if held.process.pid == pid and held.status is None and pidfd.is_gone(held.pidfd):
+                held.status = status
+                log.info("leader_reaped", job=run.job, attempt=run.attempt, pid=pid, status=status)
+
+
+def reap(waited_for: Callable[[int], bool], saw: Callable[[int, int], None]) -> None:
+    """Reap every child that has ended. `waited_for` reaps a child that somebody waits for, and says so."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        if not waited_for(found.si_pid):
+            saw(found.si_pid, from_waitid(found))  # a zombie still: its pid is nobody else's while we look whose
+            os.waitpid(found.si_pid, 0)
