@@ -54,3 +54,7 @@ def _row(one: Option) -> str:
     default = "required" if one.default is REQUIRED else f"`{as_toml(one.default)}`" if as_toml(one.default) else ""
     text = one.doc if default not in ("", "required") else f"{one.doc} Such as `{one.shown}`."
     return f"| `{one.key}` | {default} | {text.replace('|', chr(92) + '|')} |"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
