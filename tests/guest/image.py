@@ -71,7 +71,7 @@ busybox stty raw -echo
 mkdir -p /opt/guest
 mount -t ext4 -o noatime /dev/vdb /opt/guest
 cd /opt/guest || exit 1
-export HOME=/root LANG=C.UTF-8 PATH=/opt/guest/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root LANG=C.UTF-8 TERM=dumb NO_COLOR=1 PATH=/opt/guest/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mark=$(cat token)
 echo "$mark start"
 ./script
@@ -86,7 +86,6 @@ Type=exec
 ExecStart=/usr/local/sbin/guest-run
 ExecStopPost=/bin/systemctl poweroff -ff
 KillMode=process
-OOMScoreAdjust=-1000
 LimitNOFILE=65536
 TasksMax=infinity
 Delegate=yes
