@@ -91,8 +91,8 @@ def _read(run_dir: RunDir, at: int, magic: bytes) -> dict[str, Any] | None:
         return None
     found, length, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + length]
-    if found != magic or len(body) != length or zlib.crc32(body) != checksum:
-        return None
+    if found != magic or not body or len(body) != length or zlib.crc32(body) != checksum:
+        return None  # without a body the head could be torn: the checksum of nothing is 0
     values = json.loads(body)
     return values if isinstance(values, dict) else None
 

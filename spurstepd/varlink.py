@@ -177,9 +177,12 @@ class Service:
 
     def _accept(self, _: int) -> None:
         try:
-            peer, _address = self._listener.accept()
+            while True:
+                self._admit(self._listener.accept()[0])
         except OSError:
-            return  # the peer went away, or we are out of descriptors: the next one may fit again
+            pass  # no more of them, or we are out of descriptors: the next one may fit again
+
+    def _admit(self, peer: socket.socket) -> None:
         if len(self._open) >= CONNECTIONS:
             peer.close()
             return
