@@ -14,10 +14,10 @@ import socket
 import sys
 from pathlib import Path
 
-from spur import addresses, credentials
+from spur import addresses, credentials, servicemanager
 from spur.auth import KeyFileError
 from spur.config import Config, ConfigError, load, refuse_open_address
-from spurd import logs, notify, scope
+from spurd import logs, scope
 from spurd.daemon import CannotStart, Daemon, Settings, lock_state_dir
 from spurd.inventory import InventoryError
 from spurstepd.rundir import NodeDirs
@@ -27,7 +27,7 @@ def main() -> None:
     """Serve until SIGTERM."""
     options = _parse(sys.argv[1:])
     origin = scope.look(os.environ)
-    notifier, _kept = notify.from_environment(os.environ)
+    notifier, _kept = servicemanager.from_environment(os.environ)
     try:
         config = load(options.config)
         settings = _settings(options, config, notifier, origin)
@@ -56,7 +56,9 @@ async def _run(settings: Settings, declared) -> None:  # type: ignore[no-untyped
     await Daemon(settings, declared).run()
 
 
-def _settings(options: argparse.Namespace, config: Config, notifier: notify.Notifier, origin: scope.Origin) -> Settings:
+def _settings(
+    options: argparse.Namespace, config: Config, notifier: servicemanager.Notifier, origin: scope.Origin
+) -> Settings:
     listen = options.listen or config.agent.listen
     refuse_open_address(config, "--listen", listen)
     state = Path(os.path.abspath(options.state_dir or config.agent.state_dir))

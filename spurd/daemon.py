@@ -26,6 +26,7 @@ from spur.config import CgroupUse, Config, NodeConfig
 from spur.credentials import Credentials
 from spur.localtoken import AGENT_SOCKET
 from spur.pb import spurctld_pb2, spurd_pb2_grpc
+from spur.servicemanager import Notifier
 from spur.tokensocket import TokenSocket
 from spurd import gpus, identity, inventory, recovery, rundirs, scope, witness
 from spurd.admission import Admission
@@ -36,7 +37,6 @@ from spurd.identity import Identity
 from spurd.launchers import Launchers
 from spurd.launches import Site
 from spurd.messages import Here
-from spurd.notify import Notifier
 from spurd.presence import Node, Presence
 from spurd.quarantine import Quarantine
 from spurd.roster import Roster

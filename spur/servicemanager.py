@@ -1,8 +1,8 @@
-"""What spurd tells systemd about itself, and the descriptors that systemd keeps for it.
+"""What a daemon tells systemd about itself, and the descriptors that systemd keeps for it.
 
 The protocol is sd_notify(3) and sd_listen_fds(3): one datagram of NAME=VALUE lines to the socket in
-NOTIFY_SOCKET. What is put into the descriptor store survives a crash and a restart of spurd, and comes back
-in LISTEN_FDS. Without systemd there is no such socket, and everything here does nothing and says so.
+NOTIFY_SOCKET. What is put into the descriptor store survives a crash and a restart of the daemon, and comes
+back in LISTEN_FDS. Without systemd there is no such socket, and everything here does nothing and says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "L
 
 @dataclass(frozen=True, slots=True)
 class KeptDescriptor:
-    """A descriptor that an earlier spurd of this unit left in the store. The caller owns it now."""
+    """A descriptor that an earlier process of this unit left in the store. The caller owns it now."""
 
     name: str
     descriptor: int

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spurd.notify import Notifier, from_environment
+from spur.servicemanager import Notifier, from_environment
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_watchdog_or_descriptors_meant_for_another_process_are_not_ours(meant:
 
 TAKE_BACK = """
 import os
-from spurd.notify import from_environment
+from spur.servicemanager import from_environment
 os.environ["LISTEN_PID"] = str(os.getpid())
 for kept in from_environment(os.environ)[1]:
     print(kept.name, kept.descriptor, os.get_inheritable(kept.descriptor), os.read(kept.descriptor, 9).decode())
