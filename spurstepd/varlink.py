@@ -339,7 +339,7 @@ def listen(path: Path, mode: int) -> socket.socket:
     try:
         listener.bind(f"/proc/self/fd/{directory}/{beside}")
         os.chmod(beside, mode, dir_fd=directory)
-        listener.listen(64)
+        listener.listen(1024)  # a caller that finds it full gets EAGAIN and not a wait, unix(7)
         os.rename(beside, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
         os.close(directory)
