@@ -91,14 +91,22 @@ class Notifier:
         return True
 
 
-def from_environment(environment: MutableMapping[str, str]) -> tuple[Notifier, tuple[KeptDescriptor, ...]]:
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What the service manager gave to this process."""
+
+    notifier: Notifier
+    kept: tuple[KeptDescriptor, ...]
+
+
+def from_environment(environment: MutableMapping[str, str]) -> Handover:
     """The service manager that started this process, and the descriptors it handed over.
 
     The variables are removed, so that no child takes itself for the service.
     """
     said = {name: environment.pop(name, "") for name in _VARIABLES}
     notifier = Notifier(said["NOTIFY_SOCKET"] or None, _interval(said))
-    return notifier, _taken_back(said)
+    return Handover(notifier, _taken_back(said))
 
 
 def _interval(said: dict[str, str]) -> float | None:

@@ -27,10 +27,10 @@ def main() -> None:
     """Serve until SIGTERM."""
     options = _parse(sys.argv[1:])
     origin = scope.look(os.environ)
-    notifier, _kept = servicemanager.from_environment(os.environ)
+    manager = servicemanager.from_environment(os.environ)
     try:
         config = load(options.config)
-        settings = _settings(options, config, notifier, origin)
+        settings = _settings(options, config, manager, origin)
         declared = config.node(settings.node)
         if declared is None:
             raise CannotStart(f"{config.path}: [[nodes]] has no {settings.node}; --hostname says which one this is")
@@ -57,7 +57,7 @@ async def _run(settings: Settings, declared) -> None:  # type: ignore[no-untyped
 
 
 def _settings(
-    options: argparse.Namespace, config: Config, notifier: servicemanager.Notifier, origin: scope.Origin
+    options: argparse.Namespace, config: Config, manager: servicemanager.Handover, origin: scope.Origin
 ) -> Settings:
     listen = options.listen or config.agent.listen
     refuse_open_address(config, "--listen", listen)
@@ -71,7 +71,8 @@ def _settings(
         node=options.hostname or socket.gethostname().partition(".")[0],
         dirs=NodeDirs(state, Path(os.path.abspath(runtime))),
         program=str(Path(sys.executable).with_name("spurstepd")),
-        notifier=notifier,
+        notifier=manager.notifier,
+        kept=manager.kept,
         origin=origin,
     )
 

@@ -26,7 +26,7 @@ from spur.config import CgroupUse, Config, NodeConfig
 from spur.credentials import Credentials
 from spur.localtoken import AGENT_SOCKET
 from spur.pb import spurctld_pb2, spurd_pb2_grpc
-from spur.servicemanager import Notifier
+from spur.servicemanager import KeptDescriptor, Notifier
 from spur.tokensocket import TokenSocket
 from spurd import gpus, identity, inventory, recovery, rundirs, scope, witness
 from spurd.admission import Admission
@@ -70,6 +70,7 @@ class Settings:
     dirs: NodeDirs
     program: str  # of the launcher
     notifier: Notifier
+    kept: tuple[KeptDescriptor, ...]  # by the service manager, for us
     origin: scope.Origin
 
 
@@ -81,7 +82,7 @@ class Daemon:
         self._boot_id = manifest.boot_id()
         self._incarnation = secrets.token_hex(8)
         self._drains = Drains()
-        self._witness = witness.Witness()
+        self._witness = witness.Witness(settings.notifier, settings.kept)
         self._controller = Controller(settings.controller, lambda: settings.credentials.as_agent(settings.node))
         self._launchers = Launchers(settings.dirs, self._launcher_command, self._launcher_trouble)
         self._quarantine = Quarantine(settings.dirs, settings.node, self._controller)
@@ -109,6 +110,9 @@ class Daemon:
         log.info("listening", address=addresses.join(addresses.split(self._settings.listen)[0], port))
         self._take_care(found)
         self._admission.open()
+        settings = self._settings
+        # Not when the controller has answered: a restart must not hang or fail because it is away (R21).
+        settings.notifier.ready(f"node {settings.node}, {len(self._roster)} runs, not registered yet")
         self._spend(self._quarantine.report(), "quarantine")
         presence = self._presence(port)
         self._spend(presence.keep_up(), "presence")
@@ -214,7 +218,7 @@ class Daemon:
             self._drains,
             self._quarantine,
             settings.config.agent.heartbeat_interval_secs,
-            lambda: void(settings.notifier.ready(f"node {node.name}, {len(self._roster)} runs")),
+            lambda: void(settings.notifier.status(f"node {node.name}, {len(self._roster)} runs")),
         )
 
     # -- children

@@ -57,6 +57,7 @@ def recover(
         else:
             _set_aside(quarantine, found)
     alive = {one.run: _hold_leader(one, boot_id, witness) for one in manifests}
+    witness.forget_others([*alive, *(run for run, _ in obscure)])
     records = [_record(one, alive[one.run]) for one in manifests]
     known = [Known(one.run, one.granted, nonce=one.nonce, deadline=_deadline(one, boot_id)) for one in manifests]
     known += [Known(run, Grant()) for run, _ in obscure]
@@ -76,6 +77,7 @@ def _hold_leader(manifest: Manifest, boot_id: str, witness: Witness) -> bool | N
         return False
     if manifest.leader is None or manifest.exit is not None:
         return None
+    witness.hold(manifest.run, manifest.leader)
     likeness, fd = pidfd.open_same(manifest.leader)
     if fd is None:
         return False if likeness is Likeness.OTHER else None
@@ -83,7 +85,6 @@ def _hold_leader(manifest: Manifest, boot_id: str, witness: Witness) -> bool | N
         gone = pidfd.is_gone(fd)
     finally:
         os.close(fd)
-    witness.hold(manifest.run, manifest.leader)
     return not gone
 
 

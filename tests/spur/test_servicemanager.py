@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spur.servicemanager import Notifier, from_environment
+from spur.servicemanager import Handover, Notifier, from_environment
 
 
 @pytest.fixture
@@ -97,23 +97,21 @@ def test_the_environment_of_the_service_is_used_up() -> None:
         "WATCHDOG_PID": str(os.getpid()),
         "PATH": "/bin",
     }
-    notifier, kept = from_environment(environment)
-    assert notifier == Notifier("/run/systemd/notify", 15.0)
-    assert kept == ()
+    assert from_environment(environment) == Handover(Notifier("/run/systemd/notify", 15.0), ())
     assert environment == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize("meant", ["1", "0"])
 def test_a_watchdog_or_descriptors_meant_for_another_process_are_not_ours(meant: str) -> None:
     environment = {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": meant, "LISTEN_PID": meant, "LISTEN_FDS": "2"}
-    assert from_environment(environment) == (Notifier(), ())
+    assert from_environment(environment) == Handover(Notifier(), ())
 
 
 TAKE_BACK = """
 import os
 from spur.servicemanager import from_environment
 os.environ["LISTEN_PID"] = str(os.getpid())
-for kept in from_environment(os.environ)[1]:
+for kept in from_environment(os.environ).kept:
     print(kept.name, kept.descriptor, os.get_inheritable(kept.descriptor), os.read(kept.descriptor, 9).decode())
 """
 
