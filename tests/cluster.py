@@ -311,10 +311,8 @@ class Cluster(Caller):
         problems: list[str] = []
         if "spurctld" in self._addresses:
             self._awaken()
-            self.run("scancel", "--signal=KILL", "--user=root", within_s=PATIENCE_S)
-            listed = self.run("squeue", "-h", "-o", "%i", "-t", "all", check=True).stdout.split()
-            if listed:
-                self.run("scancel", *listed)
+            if active := self.run("squeue", "-h", "-o", "%i", check=True).stdout.split():
+                self.run("scancel", *active)
             self.wait_released()
         for agent in self.agents.values():
             if agent.running and (code := agent.stop()):
