@@ -109,8 +109,11 @@ def refuse_unless(caller: Identity, service: str) -> None:
         raise AuthError(f"{service} does not answer a caller of kind {caller.kind.value}")
 
 
-def read_key(path: Path) -> bytes:
-    """The key that the daemons share. KeyFileError: missing, readable by others, somebody else's, or too short."""
+def read_key(path: Path, *, handed_over: bool = False) -> bytes:
+    """The key that the daemons share. KeyFileError: missing, readable by others, somebody else's, or too short.
+
+    `handed_over`: the service manager made the file for this process alone, in a directory that nobody else can enter.
+    """
     try:
         flags = os.O_NONBLOCK | os.O_NOFOLLOW
         with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
@@ -124,17 +127,18 @@ def read_key(path: Path) -> bytes:
         ) from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot read the key file: {os.strerror(error.errno or 0)}") from None
-    _check_key(path, status, key)
+    if not handed_over:
+        _check_owner(path, status)
+    if not LEAST_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        raise KeyFileError(
+            f"{path}: the key file has {len(key)} bytes: it needs {LEAST_KEY_BYTES} random bytes or some more"
+        )
     return key
 
 
-def _check_key(path: Path, status: os.stat_result, key: bytes) -> None:
+def _check_owner(path: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise KeyFileError(f"{path}: the key file has mode {mode:04o}, so that others can use it: make it 0600")
     if status.st_uid not in (0, os.geteuid()):
         raise KeyFileError(f"{path}: the key file belongs to uid {status.st_uid}: make it root's")
-    if not LEAST_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        raise KeyFileError(
-            f"{path}: the key file has {len(key)} bytes: it needs {LEAST_KEY_BYTES} random bytes or some more"
-        )

@@ -17,7 +17,7 @@ import pytest
 
 from spur.auth import AuthError, Identity, KeyFileError, Kind, Verify, bearer, believe, claimed, read_key
 from spur.callers import Gate, caller
-from spur.config import ConfigError, parse
+from spur.config import ConfigError, load, parse
 from spur.credentials import credentials
 from spur.pb import spurctld_pb2, spurctld_pb2_grpc, spurd_pb2, spurd_pb2_grpc
 from spur.tokens import Signer, Verifier, mint, verify
@@ -273,3 +273,13 @@ def test_credentials_of_a_trusted_cluster_need_no_key(tmp_path: Path) -> None:
 def test_no_configuration_makes_a_daemon_open_to_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="loopback"):
         parse('[auth]\nplugin = "none"\n[controller]\nlisten = "0.0.0.0:1"', tmp_path / "spur.toml")
+
+
+def test_a_key_that_systemd_hands_over_goes_before_the_key_file_whatever_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "auth.key").write_bytes(KEY)
+    (tmp_path / "auth.key").chmod(0o440)
+    (tmp_path / "spur.toml").write_text('cluster_name = "lab"\n[auth]\nkey_file = "/nowhere"\n')
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert credentials(load(tmp_path / "spur.toml")).sign_for_user is not None
