@@ -36,7 +36,7 @@ class Sight:
 
     same_boot: bool
     may_start: bool
-    hook: Duty | None = None  # the hook that is a child of ours
+    hook: Duty | None = None  # the hook that is a child of ours; RUN: a task epilog
     task_watched: bool = False  # the leader is held by a pidfd of ours
 
 

@@ -50,6 +50,8 @@ class LaunchPlan:
     constrain_memory: bool = False
     constrain_devices: bool = False
     cgroup_required: bool = False
+    denied_devices: tuple[str, ...] = ()  # files of the node's devices that others hold or may get
+    pids_max: int | None = None  # processes and threads; None: not limited
     unclaimed_s: float = 600.0  # not started and nobody has asked for it: the launch is undone
 
 
@@ -100,5 +102,7 @@ def decode(values: object) -> LaunchPlan:
         constrain_memory=top.flag("constrain_memory"),
         constrain_devices=top.flag("constrain_devices"),
         cgroup_required=top.flag("cgroup_required"),
+        denied_devices=tuple(top.texts("denied_devices")),
+        pids_max=top.optional("pids_max", Record.integer),
         unclaimed_s=top.number("unclaimed_s"),
     )

@@ -85,6 +85,7 @@ class Supervisor:
         self._hook: RunningHook | None = None
         self._task: Child | None = None  # a leader that is our child
         self._task_error = ""
+        self._task_epilogs: list[str] = []  # still to be run, once the task has ended
         self._leader_fd: int | None = kept.get("leader")
         self._task_watched = False
         self._witness = witness.read(self.dir)
@@ -117,9 +118,13 @@ class Supervisor:
 
     def _limits(self) -> cgroups.Limits:
         granted, plan = self.ledger.value.granted, self.plan
+        denied = (cgroups.device_number(path) for path in plan.denied_devices) if plan.constrain_devices else ()
         return cgroups.Limits(
             cpus=granted.cpus if plan.constrain_cpus else None,
             memory_bytes=granted.memory_mb << 20 if plan.constrain_memory and granted.memory_mb else None,
+            oom_group=plan.constrain_memory,
+            pids_max=plan.pids_max,
+            denied_devices=tuple(number for number in denied if number is not None),
         )
 
     def serve(self) -> None:
@@ -259,7 +264,13 @@ class Supervisor:
         self._hook = None
         hook.timer.cancel()
         os.close(hook.child.pidfd)
-        why = hooks.verdict_on(hook.duty, self.plan, status, hook.timed_out, hook.child.read_error(), self.dir)
+        error = hook.child.read_error()
+        if hook.duty is Duty.RUN:
+            self.log.event("task_epilog_ended", status=status, error=error, timed_out=hook.timed_out)
+            if not self._start_task_epilog():
+                self._advance()
+            return
+        why = hooks.verdict_on(hook.duty, self.plan, status, hook.timed_out, error, self.dir)
         self.log.event("hook_ended", hook=hook.duty.value, status=status, failure=why)
         faults.point(f"{hook.duty.value}-ended")
         if hook.duty is Duty.EPILOG:
@@ -379,6 +390,7 @@ class Supervisor:
         faults.point("exit-recorded")
         used = os.wait4(task.pid, 0)[2]
         self._task = None
+        self._task_epilogs = list(self.plan.hooks.task_epilog)
         self._record_exit(replace(ended, usage=self._usage(witness.usage_of(used))))
 
     def _write_slot(self, leader: Process, ended: Exit) -> None:
@@ -392,7 +404,23 @@ class Supervisor:
         self.log.event("exit_recorded", source=ended.source.value, status=ended.status, detail=ended.detail)
         self.ledger.put(replace(self.ledger.value, exit=ended))
         faults.point("exit-in-manifest")
-        self._advance()
+        if not self._start_task_epilog():
+            self._advance()
+
+    def _start_task_epilog(self) -> bool:
+        """The user's side of an epilog: in the task's place and as the user; what becomes of it is logged, no more."""
+        if not self._task_epilogs:
+            return False
+        program = self._task_epilogs.pop(0)
+        setup = self._task_setup(())
+        setup.plan = replace(self.plan, argv=(program,), append=True, hooks=replace(self.plan.hooks, task_prolog=()))
+        leaf = self.place.leaf("task_epilog")
+        child = spawn.fork_child(self.reactor, leaf.enter, setup.steps(), setup.execute, lambda: False)
+        leaf.close()
+        limit = self.plan.hooks.epilog_timeout_s
+        self._hook = RunningHook(Duty.RUN, child, self.reactor.after(limit, self._hook_overdue))
+        child.release()
+        return True
 
     def _usage(self, reaped: Usage) -> Usage:
         """What the whole run used, by the cgroup's counters; by what was reaped where they do not count."""

@@ -204,3 +204,13 @@ def test_deleted_installation_does_not_matter(bench: Bench, tmp_path: Path) -> N
     assert exit_of(run.finish()) == ("waitid", 7 << 8)
     assert (bench.output / "epilog.said").read_text() == "7:0\n"
     assert not bench.events("supervisor_crashed")
+
+
+def test_task_epilog_runs_as_the_user_after_the_task(bench: Bench) -> None:
+    program = bench.output / "task_epilog"
+    program.write_text("#!/bin/bash\necho $(id -u) after\n")
+    program.chmod(0o755)
+    bench.start_launcher()
+    run = bench.start("#!/bin/bash\necho task; exit 3\n", uid=NOBODY, hooks=Hooks(task_epilog=(str(program),)))
+    assert exit_of(run.finish()) == ("waitid", 3 << 8)
+    assert output(bench) == f"task\n{NOBODY} after\n"
