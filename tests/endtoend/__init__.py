@@ -1,0 +1,1 @@
+"""Whole clusters: what users and administrators see, with real daemons, commands and kills."""
