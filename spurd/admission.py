@@ -21,6 +21,7 @@ from spurd.environment import Account
 from spurd.launches import Launch, Site
 from spurd.roster import Roster, end
 from spurd.runs import Known, Lock
+from spurstepd import faults
 from spurstepd.ids import RunId
 from spurstepd.ledger import Grant, VerdictKind
 
@@ -119,6 +120,7 @@ class Admission:
             raise NotAdmitted(Obstacle.FULL, f"run {runs} is still here and is being ended first")
 
     async def _carry_through(self, launch: Launch) -> Grant:
+        faults.point("launch-accepted")
         account = await self._account(launch)
         self._refuse_unfit(launch.run)  # the look-up took its time
         granted = self._roster.claim(launch.run, launch.wanted)
@@ -130,6 +132,7 @@ class Admission:
             self._roster.unclaim(launch.run)
             log.error("run_directory_not_made", job=launch.run.job, attempt=launch.run.attempt, reason=str(error))
             raise NotAdmitted(Obstacle.FULL, f"the directory of run {launch.run} cannot be made: {error}") from None
+        faults.point("launch-claimed")
         self._roster.admit(Caretaker(known, self._company, fresh=True, stimulus=launch.stimulus))
         return granted
 

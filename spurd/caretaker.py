@@ -43,7 +43,7 @@ from spurd.runs import (
 from spurd.runstate import Phase, RunState
 from spurd.supervisors import Following, Impostor, Supervisor
 from spurd.witness import Witness
-from spurstepd import manifest, pidfd
+from spurstepd import faults, manifest, pidfd
 from spurstepd.ids import RunId
 from spurstepd.ledger import LedgerError, Process
 from spurstepd.rundir import NodeDirs
@@ -316,6 +316,7 @@ class Caretaker:
                 self.change(deadline=_now().boottime + self._company.patience_s)
             case Order.ACKNOWLEDGE if self.known.state is not None:
                 self._log.info("report_acknowledged", answer=self.known.answer)
+                faults.point("report-acknowledged")
                 self.change(state=replace(self.known.state, phase=Phase.ANSWERED))
             case _:
                 pass
@@ -439,6 +440,8 @@ class Caretaker:
     async def _send(self, due: Report) -> None:
         """Unanswered."""
         told = self.known
+        if due is Report.FINISHED:
+            faults.point("report-due")
         reply = await self._company.controller.report(messages.report(self._company.node, told, due))
         answer = messages.ANSWERS.get(reply.answer)
         if answer is None:
@@ -447,6 +450,7 @@ class Caretaker:
         if due is not Report.FINISHED:
             self.change(reported=due)
             return
+        faults.point("report-answered")
         durable = answer in ("recorded", "already_recorded")
         self.change(reported=due, answer=answer, drain_told=self.known.drain_told or durable)
 

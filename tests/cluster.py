@@ -11,6 +11,7 @@ test fails on whatever is left: processes, sockets, run directories, cgroups.
     root/                   0755, short and below /tmp, so that other users and sockets get along with it
     ├── spur.toml  auth.key
     ├── work/               1777, where jobs run and write
+    ├── faults/             orders for the fault points of daemons and supervisors
     ├── spurctld/           state_dir, runtime_dir in run/; log in spurctld.log
     └── n1/                 state_dir of the agent of n1, runtime_dir in run/; log in n1.log
 """
@@ -35,6 +36,7 @@ from typing import Any, Self
 
 from spur.tables import as_toml
 from tests.daemon import Daemon
+from tests.faults import Faults
 from tests.leftovers import MARKER, Process, cgroups_named, processes_of, sockets_below
 from tests.patience import PATIENCE_S, wait_for
 
@@ -179,6 +181,7 @@ class Cluster(Caller):
         self.mark = secrets.token_hex(6)
         self.root = root or Path(f"/tmp/spur-{self.mark}")
         self.work, self.conf, self.key = self.root / "work", self.root / "spur.toml", self.root / "auth.key"
+        self.faults = Faults(self.root / "faults")
         self._start_at_once = start
         self._addresses: dict[str, str] = {}
         declared = nodes if isinstance(nodes, Mapping) else {name: {} for name in nodes}
@@ -368,6 +371,8 @@ class Cluster(Caller):
         self.root.mkdir(mode=0o755)
         self.root.chmod(0o755)
         self.work.mkdir()
+        self.faults.directory.mkdir()
+        self.faults.directory.chmod(0o1777)
         self.work.chmod(0o1777)
         self.key.touch(mode=0o600)
         self.key.write_bytes(secrets.token_bytes(32))
@@ -407,7 +412,13 @@ class Cluster(Caller):
         return self._addresses.get(daemon.name, "127.0.0.1:0")
 
     def _daemon_env(self) -> dict[str, str]:
-        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", MARKER: self.mark}
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            MARKER: self.mark,
+            "SPUR_FAULTS_DIR": str(self.faults.directory),
+        }
 
 
 def parse_record(text: str) -> Job:
