@@ -135,6 +135,7 @@ class Stand:
         assert not problems, "\n".join([*problems, self.agent.tail()])
 
     def _end_everything(self) -> None:
+        self.registry.start()
         if self.agent.running:
             self.agent.send(signal.SIGCONT)
         elif self.agent.runs:

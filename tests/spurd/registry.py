@@ -64,7 +64,8 @@ class Registry(spurctld_pb2_grpc.RegistryServicer):
         """Listen, at the port of the last time if there was one."""
         if not self._thread.is_alive():
             self._thread.start()
-        self._wait(self._start())
+        if self._server is None:
+            self._wait(self._start())
 
     async def _start(self) -> None:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -135,4 +136,6 @@ def launch_request(job: int, script: str = "exit 0", attempt: int = 1, **fields:
     )
 
 
-_JOB_FIELDS = {field.name for field in common_pb2.JobDescription.DESCRIPTOR.fields} - {"partition", "memory_mb"}
+_JOB_FIELDS = {field.name for field in common_pb2.JobDescription.DESCRIPTOR.fields} - {
+    field.name for field in spurd_pb2.LaunchRunRequest.DESCRIPTOR.fields
+}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,10 @@ from spurstepd.launchplan import Hooks, LaunchPlan
 from spurstepd.launchplan import encode as encode_plan
 from spurstepd.ledger import Exit, ExitSource, Grant, Manifest
 from spurstepd.rundir import SLOT_BYTES, NodeDirs, RunDir
+from tests.faults import Faults
+from tests.patience import PATIENCE_S, wait_for
 
-DEADLINE_S = 30.0
-
-
-def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Poll for `condition`; what has no event to wait for is looked at every 10 ms, and fails loudly."""
-    until = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < until, f"waited {deadline_s:g} s for {what}"
-        time.sleep(0.01)
-    return found
+DEADLINE_S = PATIENCE_S
 
 
 class Peer:
@@ -158,15 +151,15 @@ class Bench:
         self.output = path / "out"
         self.output.mkdir(mode=0o777)
         self.output.chmod(0o777)
-        self.faults = path / "faults"
-        self.faults.mkdir()
-        self.faults.chmod(0o777)
+        self.faults = Faults(path / "faults")
+        self.faults.directory.mkdir()
+        self.faults.directory.chmod(0o1777)
         self.launchers: list[subprocess.Popen[bytes]] = []
         self.launcher: Peer | None = None
 
     def start_launcher(self, *more: str, python: tuple[str | Path, ...] = ()) -> Peer:
         program = python or (sys.executable, Path(sys.executable).parent / "spurstepd")
-        environment = {"PATH": os.environ["PATH"], "SPUR_FAULTS_DIR": str(self.faults)}
+        environment = {"PATH": os.environ["PATH"], "SPUR_FAULTS_DIR": str(self.faults.directory)}
         process = subprocess.Popen(
             [*program, "--state-dir", self.dirs.state, "--runtime-dir",
              self.dirs.runtime, "--node", "bench", *more],
@@ -174,7 +167,7 @@ class Bench:
         )  # fmt: skip
         self.launchers.append(process)
         path = self.dirs.launchers / f"{process.pid}.sock"
-        wait_until(path.exists, f"the launcher's socket; {self.log_text()}")
+        wait_for(path.exists, f"the launcher's socket; {self.log_text()}")
         self.launcher = Peer(path)
         self.launcher.call("org.spur.Launcher.Attach")
         return self.launcher
@@ -223,17 +216,13 @@ class Bench:
         return handle
 
     def order(self, point: str, order: str) -> None:
-        """Have the next process that comes by fault point `point` do `order`."""
-        (self.faults / f".{point}").write_text(order)
-        (self.faults / f".{point}").rename(self.faults / point)
+        self.faults.order(point, order)
 
     def reached(self, point: str) -> int:
-        """The pid of the process that waits at `point`."""
-        return int(wait_until((self.faults / f"{point}.reached").exists, point) and
-                   (self.faults / f"{point}.reached").read_text())  # fmt: skip
+        return self.faults.reached(point)
 
     def let_go(self, point: str) -> None:
-        (self.faults / f"{point}.go").touch()
+        self.faults.let_go(point)
 
     def log_text(self) -> str:
         return self.dirs.log.read_text() if self.dirs.log.exists() else "no log"
@@ -243,7 +232,7 @@ class Bench:
 
     def processes(self) -> list[int]:
         """Every process that was started by this bench and lives: found by the environment that only they have."""
-        mark, found = f"SPUR_FAULTS_DIR={self.faults}".encode(), []
+        mark, found = f"SPUR_FAULTS_DIR={self.faults.directory}".encode(), []
         for entry in os.listdir("/proc"):
             try:
                 if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
@@ -286,4 +275,4 @@ def exit_of(state: dict[str, Any]) -> tuple[str, int | None]:
     return state["exit"]["source"], state["exit"]["status"]
 
 
-__all__ = ["Bench", "Exit", "ExitSource", "Peer", "RunHandle", "exit_of", "wait_until"]
+__all__ = ["Bench", "Exit", "ExitSource", "Peer", "RunHandle", "exit_of"]

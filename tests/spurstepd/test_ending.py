@@ -12,7 +12,8 @@ from typing import Any
 from spurstepd import manifest
 from spurstepd.launchplan import Hooks
 from spurstepd.ledger import Duty, Process, Progress
-from tests.spurstepd.conftest import Bench, RunHandle, exit_of, wait_until
+from tests.patience import wait_for
+from tests.spurstepd.conftest import Bench, RunHandle, exit_of
 
 STUBBORN = "#!/bin/bash\ntrap '' TERM\ntouch {0}/up\nwhile :; do sleep 0.05; done\n"
 
@@ -20,7 +21,7 @@ STUBBORN = "#!/bin/bash\ntrap '' TERM\ntouch {0}/up\nwhile :; do sleep 0.05; don
 def test_cancel_is_term_then_kill_and_the_verdict_stands_r24(bench: Bench) -> None:
     bench.start_launcher()
     run = bench.start(STUBBORN.format(bench.output), kill_wait_s=0.3)
-    wait_until((bench.output / "up").exists, "the script")
+    wait_for((bench.output / "up").exists, "the script")
     assert run.call("Terminate", kind="cancelled", by_uid=1000, reason="scancel")["first"] is True
     assert run.call("Terminate", kind="timeout")["first"] is False
     state = run.finish()
@@ -32,7 +33,7 @@ def test_cancel_is_term_then_kill_and_the_verdict_stands_r24(bench: Bench) -> No
 def test_exit_of_a_script_that_survives_term_is_its_own(bench: Bench) -> None:
     bench.start_launcher()
     run = bench.start(f"#!/bin/bash\ntrap 'exit 4' TERM\ntouch {bench.output}/up\nwhile :; do sleep 0.05; done\n")
-    wait_until((bench.output / "up").exists, "the script")
+    wait_for((bench.output / "up").exists, "the script")
     run.call("Terminate", kind="cancelled")
     state = run.finish()
     assert exit_of(state) == ("waitid", 4 << 8)
@@ -77,9 +78,9 @@ def test_suspended_run_is_stopped_not_timed_and_can_be_cancelled(bench: Bench) -
     bench.start_launcher()
     beat = bench.output / "beat"
     run = bench.start(f"#!/bin/bash\nwhile :; do echo >> {beat}; sleep 0.01; done\n", time_limit_s=1.0, kill_wait_s=0.5)
-    wait_until(beat.exists, "the script")
+    wait_for(beat.exists, "the script")
     run.call("Suspend")
-    stopped = wait_until(lambda: _unchanged(beat), "no more beats")
+    stopped = wait_for(lambda: _unchanged(beat), "no more beats")
     time.sleep(1.2)  # longer than the limit: what is suspended has all the time there is
     assert beat.stat().st_size == stopped
     assert run.state()["suspended"] is True
@@ -115,7 +116,7 @@ def test_wedged_supervisor_is_succeeded_and_its_job_goes_on(bench: Bench) -> Non
     leader = run.state()["leader"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
     os.kill(supervisor, signal.SIGKILL)
-    state = wait_until(lambda: _another(run, supervisor), "a successor")
+    state = wait_for(lambda: _another(run, supervisor), "a successor")
     assert state["leader"]["pid"] == leader
     run.call("Terminate", kind="cancelled")
     assert exit_of(run.finish()) == ("witness", signal.SIGTERM)

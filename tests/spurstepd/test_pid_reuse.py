@@ -37,7 +37,8 @@ def small_namespace(program: str, *arguments: str) -> subprocess.CompletedProces
 REUSED = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from tests.spurstepd.conftest import Bench, exit_of, wait_until
+from tests.patience import wait_for
+from tests.spurstepd.conftest import Bench, exit_of
 
 burnt = 0
 while burnt < 300:
@@ -54,7 +55,7 @@ for pid in (bench.launchers[0].pid, supervisor, leader):
 bench.launchers[0].wait()
 first.close()
 # init of this namespace is a shell that reaps; now let the pid come round again, as somebody else's
-wait_until(lambda: not Path(f"/proc/{leader}").exists(), "the leader reaped")
+wait_for(lambda: not Path(f"/proc/{leader}").exists(), "the leader reaped")
 stranger = None
 for _ in range(2000):
     process = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"]})

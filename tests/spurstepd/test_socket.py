@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 import varlink
 
-from tests.spurstepd.conftest import Bench, Peer, RunHandle, wait_until
+from tests.patience import wait_for
+from tests.spurstepd.conftest import Bench, Peer, RunHandle
 
 SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 OWNER, STRANGER = 65534, 65533
@@ -169,7 +170,7 @@ def test_descriptors_from_strangers_are_refused(sleeper: RunHandle) -> None:
     )  # fmt: skip
     assert "b''" in done.stdout or "ConnectionReset" in done.stderr
     supervisor = sleeper.state()["supervisor"]["pid"]
-    wait_until(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) <= before, "no descriptor more")
+    wait_for(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) <= before, "no descriptor more")
 
 
 def test_subscriber_sees_every_phase(bench: Bench) -> None:

@@ -18,7 +18,8 @@ from spurstepd.launchplan import Hooks
 from spurstepd.ledger import Duty, Exit, ExitSource, Manifest, Process, Progress
 from spurstepd.manifest import ManifestUnreadable
 from spurstepd.rundir import SLOT_BYTES, RunDir
-from tests.spurstepd.conftest import Bench, exit_of, wait_until
+from tests.patience import wait_for
+from tests.spurstepd.conftest import Bench, exit_of
 
 LEADER = Process(4711, 99, 1234)
 
@@ -216,11 +217,11 @@ def test_disk_full_at_the_exit_loses_nothing(bench: Bench, small_disk: Path) -> 
     assert run.manifest().exit is None  # it could not be replaced
     assert slot.load_latest(run.dir).exit is not None  # the spare half could
     os.kill(state["supervisor"]["pid"], 9)  # and a successor finds it there
-    state = wait_until(lambda: _of_another(run, state["supervisor"]["pid"]), "a successor")
+    state = wait_for(lambda: _of_another(run, state["supervisor"]["pid"]), "a successor")
     assert exit_of(state) == ("waitid", 7 << 8)
     assert (bench.output / "said").read_text() == "7:0\n"
     (small_disk / ".filler").unlink()
-    wait_until(lambda: run.manifest().progress(Duty.EPILOG) is Progress.DONE, "the ledger on disk")
+    wait_for(lambda: run.manifest().progress(Duty.EPILOG) is Progress.DONE, "the ledger on disk")
     run.finish()
 
 
