@@ -140,7 +140,7 @@ class Bench:
             took = time.perf_counter() - start
         for peer in peers:
             peer.close()
-        return self.options.runs / took
+        return float(self.options.runs) / took
 
     def end(self, node: Node, started: dict[RunId, int]) -> None:
         for run in started:
