@@ -40,8 +40,9 @@ def limit(directory: str, limits: Limits, controllers: frozenset[str]) -> Iterat
         except OSError as error:
             if name not in OPTIONAL or error.errno not in files.GONE:
                 yield f"{directory}/{name}: {value} is refused: {os.strerror(error.errno or 0)}"
-    if "cpuset" in controllers and limits.cpus is not None:
-        yield from _unconfined(directory, limits.cpus)
+        else:
+            if name == "cpuset.cpus" and limits.cpus is not None:
+                yield from _unconfined(directory, limits.cpus)
 
 
 def _unconfined(directory: str, wanted: tuple[int, ...]) -> Iterator[str]:
