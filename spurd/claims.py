@@ -9,6 +9,8 @@ for a record found on disk (which says what exactly) alike.
     held       what a run has to itself; no two of these share anything
     lapsing    what a run that lost a conflict may still be using: nobody's claim, and not handed out
                until that run is proven gone
+    obscure    runs that live while nobody can tell what they hold: it might be anything, so nothing is
+               handed out until they are proven gone
 """
 
 from __future__ import annotations
@@ -110,16 +112,20 @@ class ReleaseProof:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The claims of a node. Every change gives a new value; see the module for `held` and `lapsing`."""
+    """The claims of a node. Every change gives a new value; see the module for what the fields mean."""
 
     inventory: Inventory
     held: Mapping[RunId, Grant] = field(default_factory=lambda: MappingProxyType({}))
     lapsing: Mapping[RunId, Grant] = field(default_factory=lambda: MappingProxyType({}))
+    obscure: frozenset[RunId] = frozenset()
 
     def claimed(self, run: RunId, wanted: Request) -> Claims | Refusal:
         """These claims with one more for `run`; its grant is then `held[run]`."""
         if run in self.held or run in self.lapsing:
             return Refusal(f"run {run} has a claim on this node already", (run,))
+        if self.obscure:
+            runs = tuple(sorted(self.obscure))
+            return Refusal(f"it is not known what {names(runs)} may hold of this node", runs)
         decision = decide(self.inventory, [*self.held.items(), *self.lapsing.items()], wanted)
         if isinstance(decision, Refusal):
             return decision
@@ -127,7 +133,12 @@ class Claims:
 
     def released(self, proof: ReleaseProof) -> Claims:
         """These claims without any of the run that is proven gone. Idempotent."""
-        return replace(self, held=_without(self.held, proof.run), lapsing=_without(self.lapsing, proof.run))
+        return replace(
+            self,
+            held=_without(self.held, proof.run),
+            lapsing=_without(self.lapsing, proof.run),
+            obscure=self.obscure - {proof.run},
+        )
 
     def on(self, inventory: Inventory) -> Claims:
         """These claims on a machine that has changed. What runs hold stays theirs; see `missing`."""

@@ -62,14 +62,16 @@ class Restoration:
     differences: tuple[Difference, ...]
 
 
-def restore(inventory: Inventory, records: Iterable[Record], before: Inventory | None = None) -> Restoration:
+def restore(
+    inventory: Inventory, records: Iterable[Record], before: Inventory | None = None, obscure: Iterable[RunId] = ()
+) -> Restoration:
     """The claims of all runs that were found, whatever the order of `records`.
 
     Of records that claim the same, those are kept first whose leader lives, then those that have been here longer,
     then the lower job and attempt: what runs is never ended for something that has only been planned, and what has
     cost most is kept. A run is ended for what another run holds, never because the node has lost something:
     that is a difference, which drains. `before` is what the node had for its last agent: where memory has shrunk
-    since, records that fitted then still do.
+    since, records that fitted then still do. `obscure` runs live, but their records cannot be read.
     """
     ordered = sorted(records, key=lambda record: (_RANK[record.life], record.since, record.run))
     if len({record.run for record in ordered}) < len(ordered):
@@ -87,7 +89,7 @@ def restore(inventory: Inventory, records: Iterable[Record], before: Inventory |
         lapsing[run] = grant
         reason = f"run {run} ended, run {names(decision.against)} kept: both claim the same: {decision.reason}"
         conflicts.append(Conflict(run, decision.against, reason))
-    claims = Claims(inventory, MappingProxyType(held), MappingProxyType(lapsing))
+    claims = Claims(inventory, MappingProxyType(held), MappingProxyType(lapsing), frozenset(obscure))
     flaws = [_unsound(record.run, found) for record in ordered if (found := flaw(record.granted))]
     return Restoration(claims, tuple(conflicts), (*flaws, *claims.missing()))
 

@@ -145,6 +145,14 @@ def test_a_device_is_recognised_when_the_configuration_begins_or_ceases_to_tell_
         assert found.claims.held[OLD].gpus == (now.gpus[0],) and found.differences == ()
 
 
+def test_nothing_is_handed_out_while_a_run_lives_of_which_nobody_knows_what_it_holds() -> None:
+    """R33: unreadable is not free."""
+    found = restore(NODE, [record(OLD, Grant((0,)))], obscure=[NEW])
+    assert found.claims.claimed(THIRD, Request(1)) == Refusal("it is not known what 57.1 may hold of this node", (NEW,))
+    assert isinstance(found.claims.released(proof(OLD)).claimed(THIRD, Request(1)), Refusal)
+    assert isinstance(found.claims.released(proof(NEW)).claimed(THIRD, Request(1)), Claims)
+
+
 def test_two_records_of_one_run_are_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="two records of one run"):
         restore(NODE, [record(OLD, Grant()), record(OLD, Grant())])
