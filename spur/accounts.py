@@ -1,0 +1,26 @@
+"""Users and groups of this machine by name or number, as the commands' options name them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+
+def uid_of(text: str) -> int | None:
+    """The uid of the user `text`, a name or the number of a user that there is; None: nobody is called so."""
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        pass
+    try:
+        return pwd.getpwuid(int(text)).pw_uid if text.isascii() and text.isdigit() else None
+    except (KeyError, OverflowError):
+        return None
+
+
+def own_name() -> str:
+    """The caller's name, or the uid where there is no account for it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
