@@ -224,13 +224,14 @@ class Caretaker:
             raise
 
     async def _tell_death(self, following: Following) -> None:
-        """Log how the supervisor died, once that is known."""
-        if self.known.released or rundirs.is_supervised(self._dir) is not False:
-            return
+        """Log how the supervisor died, where it did, once that is known."""
         until = time.monotonic() + _REAPING_PATIENCE_S
-        while (status := following.death()) is None and time.monotonic() < until:
+        while not self.known.released and following.is_dead():
+            status = following.death()
+            if status is not None or time.monotonic() > until:
+                self._log.warning("supervisor_died", how="unknown" if status is None else sentence(status))
+                return
             await asyncio.sleep(_FIRST_RETRY_S)
-        self._log.warning("supervisor_died", how="unknown" if status is None else sentence(status))
 
     def _link_lost(self) -> None:
         self.change(link=Link.DOWN)

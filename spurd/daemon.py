@@ -38,7 +38,6 @@ from spurd.launchers import Launchers
 from spurd.launches import Site
 from spurd.messages import Here
 from spurd.presence import Node, Presence
-from spurd.quarantine import Quarantine
 from spurd.roster import Roster
 from spurd.service import AgentService
 from spurstepd import manifest
@@ -85,7 +84,6 @@ class Daemon:
         self._witness = witness.Witness(settings.notifier, settings.kept)
         self._controller = Controller(settings.controller, lambda: settings.credentials.as_agent(settings.node))
         self._launchers = Launchers(settings.dirs, self._launcher_command, self._launcher_trouble)
-        self._quarantine = Quarantine(settings.dirs, settings.node, self._controller)
         self._machine = inventory.measure()
         self._resolution = gpus.resolve(declared.gres, declared.gpus, gpus.discover(), gpus.hardware())
         self._declared = declared
@@ -113,7 +111,6 @@ class Daemon:
         settings = self._settings
         # Not when the controller has answered: a restart must not hang or fail because it is away (R21).
         settings.notifier.ready(f"node {settings.node}, {len(self._roster)} runs, not registered yet")
-        self._spend(self._quarantine.report(), "quarantine")
         presence = self._presence(port)
         self._spend(presence.keep_up(), "presence")
         self._spend(self._feed_watchdog(), "watchdog")
@@ -134,15 +131,13 @@ class Daemon:
             raise CannotStart(str(error)) from None
         declared = self._declared
         now = inventory.inventory(self._machine, self._resolution.devices, declared.cpus, declared.memory_mb)
-        found = recovery.recover(
-            settings.dirs, now, before.inventory if before else None, self._boot_id, self._witness, self._quarantine
-        )
+        found = recovery.recover(settings.dirs, now, before.inventory if before else None, self._boot_id, self._witness)
         identity.store(settings.dirs.state / "node.json", Identity(settings.node, self._boot_id, now))
         self._inventory = now
         self._roster = Roster(found.restoration.claims)
         for number, reason in enumerate(self._resolution.reasons):
             self._drains.owe(f"gres {number}", reason)
-        for source, reason in (*recovery.drains(found), *self._quarantine.drains().items()):
+        for source, reason in recovery.drains(found):
             self._drains.owe(source, reason)
         log.info("claims_restored", runs=len(found.known), conflicts=len(found.restoration.conflicts))
         return found
@@ -216,7 +211,6 @@ class Daemon:
             self._controller,
             self._roster,
             self._drains,
-            self._quarantine,
             settings.config.agent.heartbeat_interval_secs,
             lambda: void(settings.notifier.status(f"node {node.name}, {len(self._roster)} runs")),
         )
@@ -256,7 +250,7 @@ class Daemon:
         if self._stop.is_set():
             return
         self._admission.close()
-        self._was_idle = not len(self._roster) and not self._admission.is_busy and not self._quarantine.statuses()
+        self._was_idle = not len(self._roster) and not self._admission.is_busy
         log.info("stop_asked", idle=self._was_idle, runs=len(self._roster))
         self._settings.notifier.stopping("leaving")
         self._stop.set()
@@ -276,7 +270,7 @@ class Daemon:
         if tokens is not None:
             await tokens.close()
         await self._controller.close()
-        self._launchers.close()
+        await self._launchers.close()
         self._witness.close()
         log.info("stopped")
 

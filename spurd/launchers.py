@@ -12,6 +12,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,7 @@ class Launchers:
         self._others: dict[int, Launcher] = {}
         self._own: Launcher | None = None
         self._own_changed = asyncio.Event()
+        self._starting: asyncio.Task[Launcher] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def find(self) -> None:
@@ -113,8 +115,9 @@ class Launchers:
         pause = 0.1
         while True:
             began = time.monotonic()
+            self._starting = asyncio.create_task(self._start())
             try:
-                own = await self._start()
+                own = await asyncio.shield(self._starting)
             except (LauncherFailed, OSError) as error:
                 log.error("launcher_not_started", reason=str(error))
                 self._on_trouble(f"spurd cannot start its launcher: {error}")
@@ -122,6 +125,7 @@ class Launchers:
                 self._become(own)
                 await own.channel.wait_lost()
                 self._become(None)
+                self._socket(own.pid).unlink(missing_ok=True)
                 log.warning("launcher_lost", pid=own.pid)
                 pause = 0.1 if time.monotonic() - began > _LONGEST_PAUSE_S else pause
             await asyncio.sleep(pause)
@@ -156,7 +160,7 @@ class Launchers:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
             )
         self._process = process
-        path = self._dirs.launchers / f"{process.pid}.sock"
+        path = self._socket(process.pid)
         try:
             async with asyncio.timeout(_START_PATIENCE_S):
                 channel = await self._reach(process, path)
@@ -165,6 +169,9 @@ class Launchers:
             process.kill()
             raise LauncherFailed(str(error) or f"no answer within {_START_PATIENCE_S:.0f} s") from None
         return Launcher(process.pid, channel)
+
+    def _socket(self, pid: int) -> Path:
+        return self._dirs.launchers / f"{pid}.sock"
 
     async def _reach(self, process: subprocess.Popen[bytes], path: Path) -> Channel:
         while True:
@@ -192,6 +199,7 @@ class Launchers:
         if self._others.get(launcher.pid) is launcher:
             launcher.channel.close()
             del self._others[launcher.pid]
+            log.info("launcher_gone", pid=launcher.pid)
 
     async def supervise(self, run: RunId, leader: Leader | None) -> int:
         """Have our launcher start a supervisor on the directory of `run`; its pid, or that of one that is there.
@@ -214,8 +222,11 @@ class Launchers:
         self._process.poll()
         return True
 
-    def close(self) -> None:
-        """Drop all connections. Launchers without supervisors leave by themselves."""
+    async def close(self) -> None:
+        """Drop all connections. Launchers without supervisors leave by themselves, when they have been attached to."""
+        if self._starting is not None and not self._starting.done():
+            with suppress(LauncherFailed, OSError):
+                self._become(await self._starting)
         for other in self._others.values():
             other.channel.close()
         self._others.clear()

@@ -19,7 +19,6 @@ from spurd.claims import Inventory
 from spurd.controller import CALL_TIMEOUT_S, Controller, Pause, Unanswered
 from spurd.drains import Drains
 from spurd.inventory import InventoryError, Machine
-from spurd.quarantine import Quarantine
 from spurd.roster import Roster
 from spurstepd.ledger import Device
 
@@ -53,7 +52,6 @@ class Presence:
         controller: Controller,
         roster: Roster,
         drains: Drains,
-        quarantine: Quarantine,
         interval_s: float,
         on_registered: Callable[[], None],
     ) -> None:
@@ -61,7 +59,6 @@ class Presence:
         self._controller = controller
         self._roster = roster
         self._drains = drains
-        self._quarantine = quarantine
         self._interval_s = interval_s
         self._on_registered = on_registered
 
@@ -114,9 +111,6 @@ class Presence:
         for number, difference in enumerate(gpus.vanished(absent, self._roster.claims.held)):
             self._drains.owe(f"device {number}", str(difference))
 
-    def _runs(self, *, complete: bool) -> list[spurctld_pb2.RunStatus]:
-        return [*self._roster.statuses(complete=complete), *self._quarantine.statuses()]
-
     def _registration(self, told: dict[str, str]) -> spurctld_pb2.RegisterRequest:
         node, machine = self._node, self._node.machine
         shape = inventory.shape(machine.cpus, node.declared_cpus)
@@ -132,7 +126,7 @@ class Presence:
             cpus=len(node.inventory.cpus),
             memory_mb=node.inventory.memory_mb,
             gres=[common_pb2.GresCount(name=one.name, type=one.type, count=one.count) for one in _amounts(node)],
-            runs=self._runs(complete=True),
+            runs=self._roster.statuses(complete=True),
             boot_at=machine.boot_at,
             started_at=node.started_at,
             drain_reasons=told.values(),
@@ -147,7 +141,7 @@ class Presence:
         request = spurctld_pb2.HeartbeatRequest(
             node=self._node.name,
             incarnation=self._node.incarnation,
-            runs=self._runs(complete=False),
+            runs=self._roster.statuses(complete=False),
             drain_reasons=told.values(),
         )
         try:

@@ -1,102 +1,103 @@
-"""Records that could not be understood: set aside, shown, and the run ended where the controller keeps its book.
+"""Records that could not be understood: set aside for an admin, and the run ended the way every run is ended.
 
-What was set aside stays for an admin to look at. Its name tells how far it is, so that it is reported once:
+In place of what was set aside a new record is made, which says the little that is known: that nobody knows how the
+run ended. A supervisor takes it from there: it ends what may be left of the run, waits for the controller's answer and
+clears away. So a lost record costs its run the exit, and the node a drain, and neither a process nor a path.
 
-    quarantine/42.1.1760000000000000000             set aside at that time (nanoseconds since the epoch)
-    quarantine/42.1.1760000000000000000.reported    the controller has been told
+    quarantine/42.1.1760000000000000000     set aside at that time, nanoseconds since the epoch
 """
 
 from __future__ import annotations
 
-import os
+import secrets
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import structlog
 
-from spur.pb import common_pb2, spurctld_pb2
-from spurd import messages, rundirs
-from spurd.controller import Controller, Pause, Unanswered
+from spurd import rundirs
 from spurd.rundirs import Unreadable
 from spurstepd.ids import RunId
-from spurstepd.ledger import Exit, ExitSource
+from spurstepd.launchplan import Hooks, LaunchPlan
+from spurstepd.ledger import (
+    Duty,
+    Exit,
+    ExitSource,
+    Manifest,
+    Obligation,
+    Progress,
+    Verdict,
+    VerdictKind,
+    owed,
+)
+from spurstepd.manifest import sync_directory
 from spurstepd.rundir import NodeDirs
 
-_REPORTED = ".reported"
+_KILL_WAIT_S = 30.0
+_UNKILLABLE_S = 60.0
 
 log = structlog.get_logger()
 
 
-class Quarantine:
-    """What is set aside and not reported yet."""
+def set_aside(dirs: NodeDirs, found: Unreadable, boot_id: str) -> Manifest | None:
+    """Move the record away and put a new one in its place; None where its name names no run.
 
-    def __init__(self, dirs: NodeDirs, node: str, controller: Controller) -> None:
-        self._dirs = dirs
-        self._node = node
-        self._controller = controller
-        self._reasons: dict[Path, str] = {}
-        for name in sorted(os.listdir(dirs.quarantine)):
-            if not name.endswith(_REPORTED):
-                self._reasons[dirs.quarantine / name] = "its record was set aside by an earlier start of spurd"
-
-    def take(self, found: Unreadable) -> None:
-        """Set one aside. OSError: it could not be moved."""
-        aside = rundirs.quarantine(self._dirs, found)
-        self._reasons[aside] = found.reason
-        log.error("record_quarantined", name=found.name, reason=found.reason, now_at=str(aside))
-
-    def drains(self) -> dict[str, str]:
-        """Why the node is to be drained, by source."""
-        return {
-            f"quarantine {path.name}": f"record of run {_name(path)} set aside in {path}: {reason}"
-            for path, reason in self._reasons.items()
-        }
-
-    def statuses(self) -> list[spurctld_pb2.RunStatus]:
-        return [self._status(run, reason) for path, reason in self._reasons.items() if (run := _run(path)) is not None]
-
-    def _status(self, run: RunId, reason: str) -> spurctld_pb2.RunStatus:
-        ended = Exit(ExitSource.UNKNOWN, None, time.time(), detail=f"the record of the run was lost: {reason}")
-        return spurctld_pb2.RunStatus(
-            run=common_pb2.RunId(job_id=run.job, attempt=run.attempt),
-            phase="quarantined",
-            exit=messages.exit_record(ended),
-        )
-
-    async def report(self) -> None:
-        """Tell the controller of each until it answers."""
-        pause = Pause()
-        while self._reasons:
-            path = next(iter(self._reasons))
-            try:
-                await self._tell(path)
-            except Unanswered as error:
-                log.debug("report_not_answered", report="quarantined", reason=str(error))
-                await self._controller.wait_answered(pause.next_s())
-                continue
-            pause.reset()
-            os.rename(path, path.with_name(path.name + _REPORTED))
-            self._reasons.pop(path)
-
-    async def _tell(self, path: Path) -> None:
-        """Unanswered."""
-        run = _run(path)
-        if run is None:
-            return
-        reason = self._reasons[path]
-        status = self._status(run, reason)
-        drain = self.drains()[f"quarantine {path.name}"]
-        for phase in (spurctld_pb2.ReportRunRequest.FINISHED, spurctld_pb2.ReportRunRequest.RELEASED):
-            request = spurctld_pb2.ReportRunRequest(node=self._node, phase=phase, status=status, drain_reason=drain)
-            await self._controller.report(request)
-
-
-def _name(path: Path) -> str:
-    return path.name.rpartition(".")[0]
-
-
-def _run(path: Path) -> RunId | None:
-    try:
-        return RunId.parse(_name(path))
-    except ValueError:
+    OSError: it could not be moved, or no new one could be made.
+    """
+    aside = dirs.quarantine / f"{found.name}.{time.time_ns()}"
+    (dirs.runs / found.name).rename(aside)
+    for directory in (dirs.quarantine, dirs.runs):
+        sync_directory(directory)
+    log.error("record_quarantined", record=found.name, reason=found.reason, now_at=str(aside))
+    if found.run is None:
         return None
+    ledger = substitute(found.run, found.ledger, f"{found.reason}; it is kept in {aside}", boot_id, time.time())
+    rundirs.make(dirs, ledger, _idle_plan(ledger), b"")
+    return ledger
+
+
+def substitute(run: RunId, known: Manifest | None, reason: str, boot_id: str, at: float) -> Manifest:
+    """The record of a run whose own, or the plan beside it, is lost. `known`: the ledger, where that could be read.
+
+    An epilog that may have been owed is not run: whether it ran before is not known, and what it needs is lost.
+    """
+    text = f"the record of run {run} was lost: {reason}"
+    if known is None:
+        known = Manifest(run, boot_id, secrets.token_hex(16), 0, owed(prolog=False, epilog=True, at=at))
+    obligations = dict(known.obligations)
+    for duty in (Duty.PROLOG, Duty.EPILOG):
+        if not obligations[duty].progress.settled:
+            obligations[duty] = Obligation(Progress.UNKNOWN, at, text)
+    lost = known.leader is None and known.exit is None
+    return replace(
+        known,
+        obligations=obligations,
+        verdict=known.verdict or Verdict(VerdictKind.NODE_LOST, 0, at, text),
+        exit=Exit(ExitSource.UNKNOWN, None, at, detail=text) if lost else known.exit,
+        drain=known.drain or text,
+        drain_noted=False,
+    )
+
+
+def _idle_plan(ledger: Manifest) -> LaunchPlan:
+    """For a supervisor that only has to clear away."""
+    return LaunchPlan(
+        argv=(),
+        environment=(),
+        cwd="/",
+        uid=ledger.uid,
+        gid=ledger.uid,
+        groups=(),
+        umask=0o077,
+        stdin="/dev/null",
+        stdout="/dev/null",
+        stderr="/dev/null",
+        append=True,
+        limits=(),
+        kill_wait_s=_KILL_WAIT_S,
+        unkillable_s=_UNKILLABLE_S,
+        time_limit_s=None,
+        overrun_s=0.0,
+        may_start=False,
+        hooks=Hooks(),
+    )

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from spurd import restoration, rundirs
+from spurd import quarantine, restoration, rundirs
 from spurd.claims import Inventory
-from spurd.quarantine import Quarantine
 from spurd.restoration import Restoration
 from spurd.rundirs import Unreadable
 from spurd.runs import Known
@@ -29,46 +28,57 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the spool held. `obscure`: runs with a living supervisor and an unreadable record, and why."""
+    """What the spool held.
+
+    `obscure`: runs with a living supervisor and an unreadable record, and why. `misplaced`: what was no run at all.
+    """
 
     known: tuple[Known, ...]
     restoration: Restoration
     obscure: tuple[tuple[RunId, str], ...]
+    misplaced: tuple[tuple[str, str], ...]
 
 
-def recover(
-    dirs: NodeDirs,
-    inventory: Inventory,
-    before: Inventory | None,
-    boot_id: str,
-    witness: Witness,
-    quarantine: Quarantine,
-) -> Found:
+def recover(dirs: NodeDirs, inventory: Inventory, before: Inventory | None, boot_id: str, witness: Witness) -> Found:
     """Read every record, hold every leader, restore every claim. OSError: runs/ cannot be read."""
     manifests: list[Manifest] = []
     obscure: list[tuple[RunId, str]] = []
+    misplaced: list[tuple[str, str]] = []
     for found in rundirs.read_all(dirs):
-        if isinstance(found, Manifest):
-            manifests.append(found)
-        elif found.run is not None and rundirs.is_supervised(dirs.run(found.run)) is not False:
-            # Its supervisor lives and has the ledger in memory: it is asked, and nothing is taken from under it.
-            log.error("record_unreadable", name=found.name, reason=found.reason)
-            obscure.append((found.run, found.reason))
-        else:
-            _set_aside(quarantine, found)
+        match found:
+            case Manifest():
+                manifests.append(found)
+            case Unreadable(name, None, reason):
+                misplaced.append((name, reason))
+                _set_aside(dirs, found, boot_id)
+            case Unreadable(name, run, reason) if run is not None and _may_live(dirs, run):
+                # Its supervisor lives and has the ledger in memory: it is asked, and nothing is taken from under it.
+                log.error("record_unreadable", record=name, reason=reason)
+                obscure.append((run, reason))
+            case Unreadable() if (substitute := _set_aside(dirs, found, boot_id)) is not None:
+                manifests.append(substitute)
+            case _:
+                pass
     alive = {one.run: _hold_leader(one, boot_id, witness) for one in manifests}
     witness.forget_others([*alive, *(run for run, _ in obscure)])
     records = [_record(one, alive[one.run]) for one in manifests]
     known = [Known(one.run, one.granted, nonce=one.nonce, deadline=_deadline(one, boot_id)) for one in manifests]
     known += [Known(run, Grant()) for run, _ in obscure]
-    return Found(tuple(known), restoration.restore(inventory, records, before), tuple(obscure))
+    return Found(tuple(known), restoration.restore(inventory, records, before), tuple(obscure), tuple(misplaced))
 
 
-def _set_aside(quarantine: Quarantine, found: Unreadable) -> None:
+def _may_live(dirs: NodeDirs, run: RunId) -> bool:
+    path = dirs.run(run).path
+    return path.is_dir() and not path.is_symlink() and rundirs.is_supervised(dirs.run(run)) is not False
+
+
+def _set_aside(dirs: NodeDirs, found: Unreadable, boot_id: str) -> Manifest | None:
+    """The record that took its place; None where there is none. The controller then misses the run and ends it."""
     try:
-        quarantine.take(found)
+        return quarantine.set_aside(dirs, found, boot_id)
     except OSError as error:
-        log.error("record_not_quarantined", name=found.name, reason=found.reason, error=os.strerror(error.errno or 0))
+        log.error("record_not_quarantined", record=found.name, reason=found.reason, error=str(error))
+        return None
 
 
 def _hold_leader(manifest: Manifest, boot_id: str, witness: Witness) -> bool | None:
@@ -104,3 +114,5 @@ def drains(found: Found) -> Iterable[tuple[str, str]]:
             yield f"inventory {number}", str(difference)
     for run, reason in found.obscure:
         yield f"record {run}", f"the record of run {run} is unreadable while it lives: {reason}"
+    for name, reason in found.misplaced:
+        yield f"record {name}", f"{name} was found among the records of runs: {reason}"

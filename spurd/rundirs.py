@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from spurstepd import launchplan
 from spurstepd.ids import RunId
 from spurstepd.launchplan import LaunchPlan
 from spurstepd.ledger import Manifest
-from spurstepd.manifest import ManifestUnreadable, dump, is_locked, store, sync_directory, write_file
+from spurstepd.manifest import ManifestUnreadable, dump, is_locked, load_plan, store, sync_directory, write_file
 from spurstepd.rundir import SLOT_BYTES, NodeDirs, RunDir
 from spurstepd.slot import load_latest
 
@@ -27,11 +26,15 @@ TRAVERSE = 0o711
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A directory below runs/ whose record cannot be trusted. `run` is what its name says, None where it says none."""
+    """A directory below runs/ whose record cannot be trusted. `run` is what its name says, None where it says none.
+
+    `ledger` is there where the plan of the launch alone is lost.
+    """
 
     name: str
     run: RunId | None
     reason: str
+    ledger: Manifest | None = None
 
 
 def prepare(dirs: NodeDirs) -> None:
@@ -94,24 +97,18 @@ def _read(dirs: NodeDirs, name: str) -> Manifest | Unreadable:
     except ValueError as error:
         return Unreadable(name, None, str(error))
     path = dirs.runs / name
+    ledger = None
     try:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
             return Unreadable(name, run, f"{path} is not a directory")
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             return Unreadable(name, run, f"{path} could have been written by others (owner {found.st_uid})")
-        return load_latest(RunDir(path))
+        ledger = load_latest(RunDir(path))
+        load_plan(RunDir(path))  # without it no supervisor can go on
     except (ManifestUnreadable, OSError) as error:
-        return Unreadable(name, run, str(error))
-
-
-def quarantine(dirs: NodeDirs, found: Unreadable) -> Path:
-    """Set the directory aside; where it is now. OSError: it could not be moved."""
-    aside = dirs.quarantine / f"{found.name}.{time.time_ns()}"
-    os.rename(dirs.runs / found.name, aside)
-    sync_directory(dirs.quarantine)
-    sync_directory(dirs.runs)
-    return aside
+        return Unreadable(name, run, str(error), ledger)
+    return ledger
 
 
 def is_supervised(run_dir: RunDir) -> bool | None:

@@ -77,6 +77,10 @@ class Following:
             yield runstate.decode(Record(reply, "reply").record("state"))
         raise ChannelLost(f"{_INTERFACE}.Subscribe: no more replies")
 
+    def is_dead(self) -> bool:
+        """Whether the peer has ended, as far as the kernel lets us know."""
+        return self._peer is not None and pidfd.is_gone(self._peer)
+
     def death(self) -> int | None:
         """The raw wait status of the peer, where it is dead, reaped and the kernel tells."""
         return None if self._peer is None else pidfd.exit_status(self._peer)

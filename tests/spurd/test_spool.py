@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import stat
 from collections.abc import Callable
@@ -86,15 +85,29 @@ def test_a_record_that_cannot_be_trusted_is_set_aside_and_the_run_ended(
     stand.agent.wait_event("record_quarantined", record="40.1")
     report = stand.registry.wait_report(40, Phase.FINISHED)
     assert report.status.exit.source == common_pb2.UNKNOWN_EXIT
+    assert report.status.verdict.kind == common_pb2.VERDICT_NODE_LOST
     assert "40.1" in report.drain_reason
-    stand.registry.wait_report(40, Phase.RELEASED)
-    assert stand.agent.runs == []
-    [aside] = wait_for(
-        lambda: [path for path in (stand.agent.state_dir / "quarantine").iterdir() if path.suffix == ".reported"],
-        "it is marked as reported",
-    )
+    stand.wait_released(40)
+    [aside] = (stand.agent.state_dir / "quarantine").iterdir()
     assert aside.name.startswith("40.1.")
-    shutil.rmtree(aside)
+
+
+def test_a_lost_launch_plan_costs_no_exit_that_was_recorded(stand: Stand) -> None:
+    stand.registry.answer = lambda _: 0
+    stand.launch(41, "exit 7")
+    stand.registry.wait_report(41, Phase.FINISHED)
+    directory = stand.agent.run_dir(41)
+    supervisor = stand.agent.supervisor_pid(41)
+    stand.agent.kill()
+    for pid in (*stand.agent.launcher_pids(), supervisor):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not os.path.exists(f"/proc/{supervisor}"), "it is gone")
+    as_torn(directory / "launch.json")
+    stand.registry.reports.clear()
+    stand.registry.answer = lambda _: 1
+    stand.agent.start()
+    assert stand.ended(41).wait_status == 7 << 8
+    stand.wait_released(41)
 
 
 def test_what_is_no_run_is_set_aside_too(make_stand: Callable[..., Stand]) -> None:
@@ -107,7 +120,10 @@ def test_what_is_no_run_is_set_aside_too(make_stand: Callable[..., Stand]) -> No
     (runs / ".9.1.new").mkdir()
     stand.agent.start()
     assert len(stand.agent.events("record_quarantined")) == 3
+    for job in (7, 8):
+        stand.wait_released(job)
     assert stand.agent.runs == []
+    assert (stand.agent.state_dir / "quarantine").stat().st_mode & 0o077 == 0
     assert not (runs / ".9.1.new").exists()
 
 
