@@ -132,6 +132,7 @@ def test_a_launch_survives_the_death_of_its_launcher(stand: Stand) -> None:
     stand.launch(7, "exit 3")
     assert stand.ended(7).wait_status == 3 << 8
     stand.wait_released(7)
+    wait_for(lambda: len(stand.agent.events("launcher_started")) == 2, "another launcher", explain=stand.agent.tail)
 
 
 def test_a_wedged_supervisor_is_left_alone_until_it_is_needed(make_stand: Callable[..., Stand]) -> None:
