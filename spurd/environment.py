@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spurd.patterns import Names
+from spur.patterns import Names
 from spurstepd.ids import RunId
 from spurstepd.ledger import Grant
 

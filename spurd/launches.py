@@ -10,12 +10,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spurd import environment, patterns
+from spur import patterns
+from spurd import environment
 from spurd.claims import Request
 from spurd.environment import UNLIMITED_S, Account, Allocation, Asked
 from spurstepd.ids import RunId
 from spurstepd.launchplan import Hooks, LaunchPlan
-from spurstepd.ledger import Grant, Manifest, owed
+from spurstepd.ledger import Device, Grant, Manifest, owed
 from spurstepd.rundir import RunDir
 
 INFINITE = 2**64 - 1
@@ -60,6 +61,7 @@ class Site:
     constrain_devices: bool
     cgroup_required: bool
     limits: Mapping[str, tuple[int, int]]  # soft and hard as a process of this node starts with; -1: infinity
+    devices: tuple[Device, ...] = ()  # all that the node has
 
 
 def plan(
@@ -96,6 +98,7 @@ def plan(
         constrain_memory=site.constrain_memory,
         constrain_devices=site.constrain_devices,
         cgroup_required=site.cgroup_required,
+        denied_devices=tuple(one.file for one in site.devices if one.file and one not in grant.gpus),
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spurd.patterns import DEFAULT_STDOUT, Names, expand
+from spur.patterns import DEFAULT_STDOUT, Names, expand
 
 NAMES = Names(job=52, job_name="n.a", user="root", node="vm")
 
