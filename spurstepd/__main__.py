@@ -1,34 +1,38 @@
-"""`spurstepd`: the program file of launcher and supervisors. spurd starts it; nobody else needs to."""
+"""`spurstepd`: the program file of launcher and supervisors. spurd starts it; nobody else needs to.
+
+spurstepd --state-dir DIR --runtime-dir DIR --node NAME [--cgroup auto|required|none] [--plugin NAME]...
+"""
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
-from spurstepd import cgroups, plugins, varlink
+from spurstepd import __version__, cgroups, plugins, varlink
 from spurstepd.eventlog import EventLog
 from spurstepd.launcher import Launcher
-from spurstepd.rundir import NodeDirs
+from spurstepd.rundir import NodeDirs, agent_key
 from spurstepd.supervisor import Surroundings
+
+_NEEDED = ("--state-dir", "--runtime-dir", "--node")
+_KNOWN = (*_NEEDED, "--cgroup", "--plugin")
 
 
 def main() -> None:
     """Be the launcher of the agent whose directories are given, until nobody needs it."""
     options = _parse(sys.argv[1:])
-    dirs = NodeDirs(options.state_dir, options.runtime_dir)
-    log = EventLog(dirs.log, node=options.node)
+    node = options["--node"][-1]
+    dirs = NodeDirs(Path(options["--state-dir"][-1]), Path(options["--runtime-dir"][-1]))
+    log = EventLog(dirs.log, node=node)
     try:
         around = Surroundings(
             dirs=dirs,
-            node=options.node,
-            hierarchy=_find_hierarchy(options),
-            plugins=plugins.load(options.plugin),
+            node=node,
+            hierarchy=_find_hierarchy(options.get("--cgroup", ["auto"])[-1], agent_key(dirs.state, node)),
+            plugins=plugins.load(options.get("--plugin", [])),
             interface=_interface("org.spur.Run"),
-            version=version("spur"),
+            version=__version__,
         )
         listener = varlink.listen(dirs.launchers / f"{os.getpid()}.sock", 0o600)
     except (OSError, plugins.UnknownPlugin, cgroups.ContainmentError) as error:
@@ -39,22 +43,24 @@ def main() -> None:
     cgroups.probe.withdraw(around.hierarchy)
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="spurstepd", description="Launcher of Spur's supervisors, started by spurd.")
-    parser.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--runtime-dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--node", required=True, metavar="NAME")
-    parser.add_argument("--cgroup", choices=("auto", "required", "none"), default="auto")
-    parser.add_argument("--plugin", action="append", default=[], metavar="NAME")
-    return parser.parse_args(arguments)
+def _parse(arguments: list[str]) -> dict[str, list[str]]:
+    """The values of each option. By hand: argparse would cost every supervisor half a megabyte."""
+    options: dict[str, list[str]] = {}
+    words = iter(arguments)
+    for word in words:
+        value = next(words, None)
+        if word not in _KNOWN or value is None:
+            sys.exit(f"spurstepd: error: {word}: no such option, or its value is missing\n{__doc__}")
+        options.setdefault(word, []).append(value)
+    for name in _NEEDED:
+        if name not in options:
+            sys.exit(f"spurstepd: error: {name} is missing\n{__doc__}")
+    return options
 
 
-def _find_hierarchy(options: argparse.Namespace) -> cgroups.Hierarchy:
-    """What contains runs here. The key keeps the agents of one machine apart and stays the same over restarts."""
-    key = hashlib.sha256(f"{options.state_dir.resolve()}\0{options.node}".encode()).hexdigest()[:12]
-    if options.cgroup == "none":
-        return cgroups.Hierarchy(key=key)
-    return cgroups.probe.find(key)
+def _find_hierarchy(mode: str, key: str) -> cgroups.Hierarchy:
+    """What contains runs here; "required" is for each run to insist on."""
+    return cgroups.Hierarchy(key=key) if mode == "none" else cgroups.probe.find(key)
 
 
 def _interface(name: str) -> str:

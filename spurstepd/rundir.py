@@ -25,12 +25,18 @@ renames it, so that a crash leaves no run that is half described.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from spurstepd.ids import RunId
 
 SLOT_BYTES = 4096
+
+
+def agent_key(state_dir: Path, node: str) -> str:
+    """What tells the agents of one machine apart, the same after every restart; 8 hexadecimal digits."""
+    return f"{zlib.crc32(f'{state_dir.resolve()}/{node}'.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ test fails on whatever is left: processes, sockets, run directories, cgroups.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -35,6 +34,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spur.tables import as_toml
+from spurstepd.rundir import agent_key
 from tests.daemon import Daemon
 from tests.faults import Faults
 from tests.leftovers import MARKER, Process, cgroups_named, processes_of, sockets_below
@@ -102,8 +102,7 @@ class Agent(Daemon):
     @property
     def cgroup_name(self) -> str:
         """What spurstepd calls the cgroup of this agent."""
-        key = hashlib.sha256(f"{self.state_dir.resolve()}\0{self.name}".encode()).hexdigest()[:12]
-        return f"spur-{key}"
+        return f"spur-{agent_key(self.state_dir, self.name)}"
 
 
 class Caller:

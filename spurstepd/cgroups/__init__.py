@@ -50,6 +50,7 @@ __all__ = [
     "device_number",
     "probe",
     "reopen",
+    "standing",
 ]
 
 
@@ -62,6 +63,14 @@ def create(hierarchy: Hierarchy, run: RunId, limits: Limits) -> RunCgroup:
     if hierarchy.kind is Kind.BARE:
         return bare.create(hierarchy.key, run, limits)
     return contained.create(hierarchy, run, limits)
+
+
+def standing(hierarchy: Hierarchy) -> dict[RunId, RunCgroup]:
+    """The places of this agent's runs that exist now, recorded by anybody or not; none are known of a bare kind.
+
+    One without a run directory belongs to nobody: its agent has lost its records.
+    """
+    return dict(contained.standing(hierarchy)) if hierarchy.kind is not Kind.BARE else {}
 
 
 def reopen(recorded: str) -> RunCgroup:

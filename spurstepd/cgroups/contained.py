@@ -104,6 +104,17 @@ def _make_fresh(directory: str, make_parent: Callable[[], None]) -> None:
     raise ContainmentError(f"{directory} is not free: it holds {left or 'nothing, and cannot be removed'}")
 
 
+def standing(hierarchy: Hierarchy) -> Iterator[tuple[RunId, ContainedRun]]:
+    """The runs that have a directory in the tree, with those that they have in the v1 hierarchies."""
+    for name in sorted(os.listdir(hierarchy.node)):
+        try:
+            run = RunId.parse(name)
+        except ValueError:
+            continue  # the supervisors' leaf, or a file of the kernel's
+        v1 = {controller: f"{node}/{run}" for controller, node in hierarchy.v1 if os.path.isdir(f"{node}/{run}")}
+        yield run, ContainedRun(f"{hierarchy.node}/{run}", v1, ())
+
+
 def reopen(recorded: str) -> ContainedRun:
     """The cgroup that `recorded` names; it may be gone. ContainmentError: it names none."""
     directory, *rest = [unescape(word) for word in recorded.split(" ")]

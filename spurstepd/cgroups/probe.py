@@ -54,7 +54,12 @@ def find(key: str) -> Hierarchy:
         except (OSError, ContainmentError) as error:
             withdraw(hierarchy)
             return bare(key, f"runs are tracked without cgroups: {error}")
-    missing = [f"{text}: no {name} controller" for name, text in _LIMITED_BY.items() if not hierarchy.limits(name)]
+    base = os.path.dirname(hierarchy.node or "")
+    missing = [
+        f"{text}: no {name} controller, neither in {base} nor of version 1"
+        for name, text in _LIMITED_BY.items()
+        if not hierarchy.limits(name)
+    ]
     return replace(hierarchy, reasons=(*hierarchy.reasons, *missing))
 
 

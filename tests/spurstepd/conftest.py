@@ -181,7 +181,7 @@ class Bench:
         run_dir.path.mkdir(mode=0o711)
         run_dir.path.chmod(0o711)
         hooks = hooks or Hooks()
-        uid = changes.pop("uid", 0)
+        uid, owes_hooks = changes.pop("uid", 0), changes.pop("owes_hooks", False)
         now = time.time()
         manifest.write_file(run_dir.script, script.encode(), 0o500)
         os.chown(run_dir.script, uid, uid)
@@ -195,7 +195,7 @@ class Bench:
         record = Manifest(
             run=run, boot_id=manifest.boot_id(), nonce="abc", uid=uid, granted=Grant(cpus=(0,)),
             obligations=ledger.owed(
-                prolog=hooks.prolog is not None, epilog=hooks.epilog is not None, at=now
+                prolog=owes_hooks or hooks.prolog is not None, epilog=owes_hooks or hooks.epilog is not None, at=now
             ),
         )  # fmt: skip
         manifest.write_file(run_dir.slot, bytes(SLOT_BYTES), 0o600)

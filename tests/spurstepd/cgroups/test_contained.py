@@ -256,6 +256,18 @@ def test_a_place_that_cannot_be_freed_is_named_with_what_holds_it(contained: Pla
         blocked.rmdir()
 
 
+def test_runs_that_stand_are_found_without_any_record(contained: Places) -> None:
+    runs = [contained.create(Limits(memory_bytes=512 * MIB), job=job) for job in (3, 40)]
+    leader = contained.shell(runs[1], "echo started; exec sleep 1000")
+    assert first_line(leader) == "started"
+    found = cgroups.standing(contained.hierarchy)
+    assert {str(run): place.recorded for run, place in found.items()} == {
+        "3.1": runs[0].recorded,
+        "40.1": runs[1].recorded,
+    }
+    assert found[RunId(40, 1)].pids() == [leader.pid]
+
+
 @pytest.fixture
 def many(contained: Places) -> Iterator[list[RunCgroup]]:
     yield [contained.create(Limits(memory_bytes=512 * MIB)) for _ in range(20)]
