@@ -82,3 +82,34 @@ def test_bare_needs_no_probe_and_says_why() -> None:
     assert not hierarchy.limits("memory")
     probe.withdraw(hierarchy)
     assert Limits(memory_bytes=1).memory_limit_bytes == 30 << 20
+
+
+IMPORTING_NOTHING = """
+import os, signal, sys
+from spurstepd import cgroups
+from spurstepd.ids import RunId
+
+class Refusal:
+    def find_spec(self, name, path=None, target=None):
+        sys.exit(f"imported {name}")
+
+sys.meta_path.insert(0, Refusal())
+found = cgroups.probe.find(sys.argv[1])
+limits = cgroups.Limits(cpus=(0,), memory_bytes=1 << 28, pids_max=50, denied_devices=(cgroups.DeviceNumber("c", 1, 7),))
+for hierarchy in (found, cgroups.probe.bare(sys.argv[1], "for the test")):
+    for place in (cgroups.create(hierarchy, RunId(1, 1), limits), *cgroups.standing(hierarchy).values()):
+        place.leaf("batch").close()
+        place = cgroups.reopen(place.recorded)
+        place.events_fd(), place.populated(), place.pids(), place.left(), place.usage(), place.oom_kills()
+        place.freeze(), place.thaw(), place.signal(signal.SIGTERM), place.kill_all()
+        assert place.remove(1.0)
+cgroups.probe.withdraw(found)
+print("done")
+"""
+
+
+def test_nothing_is_imported_once_the_package_is_there() -> None:
+    """A supervisor goes on with the installation replaced or removed under it."""
+    arguments = [sys.executable, "-c", IMPORTING_NOTHING, f"import{os.getpid()}"]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
