@@ -49,7 +49,7 @@ def outcome_of(verdict: Verdict | None, exit: Exit | None) -> Outcome:
         return Outcome(JobState.OUT_OF_MEMORY, Reason.OUT_OF_MEMORY, exit_raw=RAW_OUT_OF_MEMORY)
     if exit.status == 0:
         return Outcome(JobState.COMPLETED)
-    return Outcome(JobState.FAILED, _failure(exit.status), exit_raw=exit.status)
+    return Outcome(JobState.FAILED, _failure(exit.status), exit.detail, exit_raw=exit.status)
 
 
 _NEVER = ExitSource.NEVER_STARTED
