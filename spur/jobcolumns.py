@@ -92,7 +92,7 @@ _SCHEDNODES: RowColumn = Column("SCHEDNODES", lambda _row: NULL, fit=cut_unless_
 _TRES_PER_NODE = _of_job("TRES_PER_NODE", lambda job: job.gres_per_node or "N/A")
 _NUM_NODES = _of_job("NODES", lambda job: job.num_nodes)
 _NUM_CPUS = _of_job("CPUS", lambda job: job.num_cpus)
-_MIN_CPUS = _of_job("MIN_CPUS", lambda job: job.cpus_per_task * (job.tasks_per_node or 1))
+_MIN_CPUS = _of_job("MIN_CPUS", lambda job: job.min_cpus)
 _MIN_MEMORY = _of_job("MIN_MEMORY", lambda job: memory.format_size(job.memory_mb))
 
 LETTERS: Mapping[str, RowColumn] = {

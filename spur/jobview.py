@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from spur import hostlist, memory
+from spur import memory
 from spur.times import UNLIMITED
 
 if TYPE_CHECKING:
@@ -157,6 +157,11 @@ class JobView:
         return self.nodes
 
     @property
+    def min_cpus(self) -> int:
+        """CPUs that it needs on each node."""
+        return self.cpus_per_task * (self.tasks_per_node or 1)
+
+    @property
     def unlimited(self) -> bool:
         return self.time_limit_s == UNLIMITED
 
@@ -272,8 +277,3 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             spans.append((number, number))
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-
-
-def names_of(nodes: str) -> frozenset[str]:
-    """The hosts of a compressed list."""
-    return frozenset(hostlist.expand(nodes))

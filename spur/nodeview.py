@@ -201,5 +201,5 @@ def _gres_used(info: NodeInfo) -> str:
             ":".join(part for part in (one.name, one.type, str(used.get((one.name, one.type), 0))) if part)
             for one in info.gres
         )
-        or NULL
+        or "gpu:0"
     )

@@ -108,7 +108,7 @@ STATES: dict[str, StateTest] = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to show. A filter that is None lets every node through; `states` holds alternatives, each a list of tests."""
+    """What to show. A filter that is None lets every node through; `states` are alternatives, each a list of tests."""
 
     partitions: frozenset[str] | None = None
     nodes: frozenset[str] | None = None
