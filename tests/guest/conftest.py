@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from . import image
+from . import image, payload
 from .debian import DebianError
 from .machine import Machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+IN_GUEST = CHECKOUT == payload.CHECKOUT
+collect_ignore = [] if IN_GUEST else ["inside"]
 
 
 def unavailable() -> str | None:
@@ -39,3 +42,21 @@ def guest() -> Machine:
     if built.python != here:
         pytest.skip(f"no guest: its Python is {built.python}, this one {here}, so our packages do not fit")
     return Machine(built, CHECKOUT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One guest at a time on a machine: all of them in one worker (xdist, --dist=loadgroup)."""
+    for item in items:
+        if "guest" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("guest"))
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian package of this checkout."""
+    directory = tmp_path_factory.mktemp("package")
+    environment = {**os.environ, "PYTHON": sys.executable, "XZ_LEVEL": "0"}
+    command = [str(CHECKOUT / "deploy/build-deb"), str(directory)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.splitlines()[-1])

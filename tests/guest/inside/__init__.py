@@ -1,0 +1,1 @@
+"""Tests that run in the guest, where systemd is real: tests/guest/test_systemd.py carries them in."""
