@@ -36,9 +36,9 @@ from spurd.runs import (
     Step,
     Supervise,
     Wait,
-    due_ask,
     due_report,
     next_step,
+    reckoned,
 )
 from spurd.runstate import Phase, RunState
 from spurd.supervisors import Following, Impostor, Supervisor
@@ -153,11 +153,7 @@ class Caretaker:
 
     def _decide(self) -> Step:
         now = _now()
-        wanted = due_ask(self.known, now) is not None or self.known.released
-        if not wanted or self.known.lock is Lock.FREE:
-            self.known = replace(self.known, asked_since=None)
-        elif self.known.asked_since is None:
-            self.known = replace(self.known, asked_since=now.monotonic)
+        self.known = reckoned(self.known, now)
         return next_step(self.known, now, self._company.patience_s)
 
     async def _take(self, step: Step) -> None:

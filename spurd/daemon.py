@@ -42,6 +42,7 @@ from spurd.roster import Roster
 from spurd.service import AgentService
 from spurstepd import manifest
 from spurstepd.launchplan import Hooks
+from spurstepd.ledger import Device
 from spurstepd.rundir import NodeDirs
 from spurstepd.title import become_subreaper
 
@@ -163,7 +164,7 @@ class Daemon:
         self._admission = Admission(
             self._roster,
             self._company,
-            site(settings.config),
+            site(settings.config, self._resolution.devices),
             self._boot_id,
             lambda grant: gpus.visibility(grant, self._inventory.gpus, constrained),
         )
@@ -290,7 +291,7 @@ def void(_: object) -> None:
     """For a call whose answer does not matter."""
 
 
-def site(config: Config) -> Site:
+def site(config: Config, devices: tuple[Device, ...]) -> Site:
     """What the configuration says for every launch here."""
     hooks, agent = config.hooks, config.agent
     return Site(
@@ -310,6 +311,7 @@ def site(config: Config) -> Site:
         constrain_devices=agent.constrain_devices,
         cgroup_required=agent.cgroup is CgroupUse.REQUIRED,
         limits=_own_limits(),
+        devices=devices,
     )
 
 

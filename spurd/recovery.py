@@ -28,21 +28,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the spool held.
-
-    `obscure`: runs with a living supervisor and an unreadable record, and why. `misplaced`: what was no run at all.
-    """
+    """What the spool held. `misplaced`: what was no run at all, and why not."""
 
     known: tuple[Known, ...]
     restoration: Restoration
-    obscure: tuple[tuple[RunId, str], ...]
     misplaced: tuple[tuple[str, str], ...]
 
 
 def recover(dirs: NodeDirs, inventory: Inventory, before: Inventory | None, boot_id: str, witness: Witness) -> Found:
     """Read every record, hold every leader, restore every claim. OSError: runs/ cannot be read."""
     manifests: list[Manifest] = []
-    obscure: list[tuple[RunId, str]] = []
+    obscure: list[RunId] = []
     misplaced: list[tuple[str, str]] = []
     for found in rundirs.read_all(dirs):
         match found:
@@ -54,17 +50,18 @@ def recover(dirs: NodeDirs, inventory: Inventory, before: Inventory | None, boot
             case Unreadable(name, run, reason) if run is not None and _may_live(dirs, run):
                 # Its supervisor lives and has the ledger in memory: it is asked, and nothing is taken from under it.
                 log.error("record_unreadable", record=name, reason=reason)
-                obscure.append((run, reason))
+                obscure.append(run)
             case Unreadable() if (substitute := _set_aside(dirs, found, boot_id)) is not None:
                 manifests.append(substitute)
             case _:
                 pass
     alive = {one.run: _hold_leader(one, boot_id, witness) for one in manifests}
-    witness.forget_others([*alive, *(run for run, _ in obscure)])
+    witness.forget_others([*alive, *obscure])
     records = [_record(one, alive[one.run]) for one in manifests]
     known = [Known(one.run, one.granted, nonce=one.nonce, deadline=_deadline(one, boot_id)) for one in manifests]
-    known += [Known(run, Grant()) for run, _ in obscure]
-    return Found(tuple(known), restoration.restore(inventory, records, before), tuple(obscure), tuple(misplaced))
+    known += [Known(run, Grant()) for run in obscure]
+    restored = restoration.restore(inventory, records, before, obscure)
+    return Found(tuple(known), restored, tuple(misplaced))
 
 
 def _may_live(dirs: NodeDirs, run: RunId) -> bool:
@@ -112,7 +109,5 @@ def drains(found: Found) -> Iterable[tuple[str, str]]:
     for number, difference in enumerate(found.restoration.differences):
         if difference.drains:
             yield f"inventory {number}", str(difference)
-    for run, reason in found.obscure:
-        yield f"record {run}", f"the record of run {run} is unreadable while it lives: {reason}"
     for name, reason in found.misplaced:
         yield f"record {name}", f"{name} was found among the records of runs: {reason}"

@@ -7,7 +7,7 @@ boot differ in what is known of them, not in the code that drives them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from spurd.runstate import Phase, RunState
@@ -154,14 +154,24 @@ def _is_overdue(known: Known, state: RunState, now: Now) -> bool:
     return late and state.exit is None and state.verdict is None and state.phase.rank < Phase.ENDING.rank
 
 
+def reckoned(known: Known, now: Now) -> Known:
+    """`known` with `asked_since` as it has to be: since when something is wanted of a supervisor that may live."""
+    wanted = due_ask(known, now) is not None or known.released
+    if not wanted or known.lock in (Lock.FREE, Lock.GONE):
+        return replace(known, asked_since=None)
+    return known if known.asked_since is not None else replace(known, asked_since=now.monotonic)
+
+
 def next_step(known: Known, now: Now, patience_s: float) -> Step:
-    """What to do for the run now. `patience_s`: how long a supervisor that is needed may not react."""
+    """What to do for the run now. `patience_s`: how long a supervisor that is needed may not react.
+
+    `known` is as `reckoned`.
+    """
     if known.lock is Lock.GONE:
         return Done() if known.reported is Report.RELEASED else Wait()
-    ask = due_ask(known, now)
-    wanted = ask is not None or known.released
-    if wanted and known.lock is not Lock.FREE and _has_waited(known, now, patience_s):
+    if known.asked_since is not None and now.monotonic >= known.asked_since + patience_s:
         return KillSupervisor()
+    ask = due_ask(known, now)
     if now.monotonic < known.not_before:
         return Wait(known.not_before)
     match known.link:
@@ -174,10 +184,6 @@ def next_step(known: Known, now: Now, patience_s: float) -> Step:
     if known.lock is Lock.FREE:
         return Supervise()
     return Connect()
-
-
-def _has_waited(known: Known, now: Now, patience_s: float) -> bool:
-    return known.asked_since is not None and now.monotonic >= known.asked_since + patience_s
 
 
 def _next_look(known: Known, now: Now, patience_s: float) -> float | None:
