@@ -114,12 +114,13 @@ class LaunchTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRefused(Event):
-    """The node answered, and the run is not there and will not come to be."""
+    """The node did not take the run. `proven`: nothing of it is there or will come to be there."""
 
     run: RunKey
     node: str
     fault: Fault
     text: str
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def accept(cluster: Cluster, job: Job, run: Run, node: str, grant: Grant | None)
 
 
 def refuse_launch(cluster: Cluster, event: LaunchRefused) -> None:
-    """The run is not there and will not come: its share is free, and the job's whole attempt is undone."""
+    """The job's whole attempt is undone. What is not proven to be gone is ended first, and stays booked until then."""
     found = cluster.part(event.run, event.node)
     if found is None or found[2].phase is not Phase.SENT:
         return
@@ -48,13 +48,14 @@ def refuse_launch(cluster: Cluster, event: LaunchRefused) -> None:
     if event.fault is Fault.NODE:
         _cool_down(cluster, cluster.nodes[event.node])
     if job.attempt == run.key.attempt and job.state.active:
-        if len(run.parts) > 1:
+        if len(run.parts) > 1 or not event.proven:
             cluster.judge(job, run, verdict(cluster, VerdictKind.LAUNCH_FAILED, reason=event.text))
         if event.fault is Fault.USER:
             finish_job(cluster, job, Outcome(JobState.FAILED, Reason.LAUNCH_FAILURE, event.text, RAW_LAUNCH_FAILURE))
         else:
             retry_launch(cluster, job, f"{event.node}: {event.text}")
-    release_part(cluster, job, run, part)
+    if event.proven:
+        release_part(cluster, job, run, part)
 
 
 def retry_launch(cluster: Cluster, job: Job, why: str) -> None:

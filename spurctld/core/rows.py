@@ -56,7 +56,7 @@ def encode_spec(spec: JobSpec) -> Values:
 
 
 _SPEC = ("name", "uid", "gid", "user", "group", "partition", "time_limit_s", "requeue", "hold", "nice", "account")
-_REQUEST = ("nodes", "tasks", "cpus_per_task", "memory_mb", "memory_per_cpu_mb")
+_REQUEST = ("nodes", "tasks", "tasks_per_node", "cpus_per_task", "memory_mb", "memory_per_cpu_mb")
 _JOB = (
     "submitted_at", "eligible_at", "attempt", "priority", "held", "reason", "state_desc", "exit_raw", "started_at",
     "ended_at", "suspended_at", "suspended_s", "restarts", "launch_failures", "failed_node",
@@ -216,6 +216,7 @@ def decode_spec(values: object, where: str) -> JobSpec:
         request=Request(
             nodes=request.get("nodes", int),
             tasks=request.get("tasks", int),
+            tasks_per_node=request.maybe("tasks_per_node", int),
             cpus_per_task=request.get("cpus_per_task", int),
             memory_mb=request.maybe("memory_mb", int),
             memory_per_cpu_mb=request.maybe("memory_per_cpu_mb", int),

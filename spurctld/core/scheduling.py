@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from spurctld.core.cluster import Cluster
 from spurctld.core.ends import start_clock, verdict
@@ -11,7 +12,7 @@ from spurctld.core.instructions import LaunchRun
 from spurctld.core.records import Job, Node, Part, Partition, Run
 from spurctld.core.schedule import Lane, Release, Room, Start, Wait, Waiting, inventory, plan
 from spurctld.core.states import HookKind, JobState, NodeState, PartitionState, Phase, Progress, Reason, VerdictKind
-from spurctld.core.values import Resources, RunKey
+from spurctld.core.values import Request, Resources, RunKey
 
 
 def run_pass(cluster: Cluster, event: SchedulePass) -> None:
@@ -80,7 +81,16 @@ def _lane(cluster: Cluster, partition: Partition) -> Lane:
 def _queue(cluster: Cluster, partition: Partition) -> Iterator[Waiting]:
     for _, number in partition.queue:
         job = cluster.jobs[number]
-        yield Waiting(number, job.spec.request, job.spec.time_limit_s)
+        yield Waiting(number, _request(job), job.spec.time_limit_s)
+
+
+def _request(job: Job) -> Request:
+    """Not where an earlier attempt may still be: a node ends that one before it takes another."""
+    request = job.spec.request
+    if not any(run.booked for run in job.runs.values()):
+        return request
+    old = {part.node for run in job.runs.values() for part in run.parts.values() if part.booked}
+    return replace(request, excluded=request.excluded | old)
 
 
 def _releases(cluster: Cluster) -> Iterator[Release]:

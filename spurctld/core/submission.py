@@ -109,7 +109,8 @@ def _limit(partition: Partition, asked_s: int | None) -> int | Refusal:
 
 def _shape(cluster: Cluster, partition: Partition, request: Request) -> Request | Refusal:
     """`request` with its number of nodes settled, or why no nodes of the partition could ever bear it."""
-    request = replace(request, nodes=max(request.nodes, len(request.required)))
+    least = -(-request.tasks // request.tasks_per_node) if request.tasks_per_node else 1
+    request = replace(request, nodes=max(request.nodes, len(request.required), least))
     if request.excluded & set(request.required) or not _all_known(cluster, request):
         return Refusal(RefusalKind.INVALID, NODE_NAME)
     members = [node for node in cluster.partition_nodes(partition) if node.declared]

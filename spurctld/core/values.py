@@ -68,6 +68,7 @@ class Request:
 
     nodes: int = 1
     tasks: int = 1
+    tasks_per_node: int | None = None  # at most so many on one
     cpus_per_task: int = 1
     memory_mb: int | None = None  # per node; 0: all that a node has
     memory_per_cpu_mb: int | None = None
