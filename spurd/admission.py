@@ -98,8 +98,13 @@ class Admission:
             return await asyncio.shield(self._under_way[run]), True
         self._refuse_unfit(run)
         task = self._under_way[run] = asyncio.create_task(self._carry_through(launch))
-        task.add_done_callback(lambda _: self._under_way.pop(run, None))
+        task.add_done_callback(lambda done: self._landed(run, done))
         return await asyncio.shield(task), False
+
+    def _landed(self, run: RunId, task: asyncio.Task[Grant]) -> None:
+        self._under_way.pop(run, None)
+        if not task.cancelled():
+            task.exception()  # whoever called may have hung up, and then nobody else looks at it
 
     def _refuse_unfit(self, run: RunId) -> None:
         """NotAdmitted where no run, or not this one, may come here now."""

@@ -149,7 +149,8 @@ class Caretaker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._end_wishes()
-            self._company.drains.owe(self._drain_source, None)
+            for source in (self._drain_source, self._unidentified_source):
+                self._company.drains.owe(source, None)
 
     def _decide(self) -> Step:
         now = _now()
@@ -263,12 +264,16 @@ class Caretaker:
         deadline = self.known.deadline
         if deadline is None and state.leader is not None:
             deadline = self._recorded_deadline()
-        self._company.drains.owe(self._drain_source, None if state.drain_noted else state.drain)
+        self._company.drains.owe(self._drain_source, state.drain)
         self.change(state=state, deadline=deadline)
 
     @property
     def _drain_source(self) -> str:
         return str(self.run)
+
+    @property
+    def _unidentified_source(self) -> str:
+        return f"supervisor {self.run}"
 
     def _recorded_requeue(self) -> bool:
         """What an older supervisor does not tell itself."""
@@ -376,9 +381,8 @@ class Caretaker:
             # What cannot be identified is not signalled.
             found = "not recorded" if likeness is None else likeness.value
             self._log.error("supervisor_not_identified", found=found)
-            self._company.drains.owe(
-                f"supervisor {self.run}", f"the supervisor of job {self.run.job} does not answer and is not identified"
-            )
+            text = f"the supervisor of job {self.run.job} does not answer and cannot be identified"
+            self._company.drains.owe(self._unidentified_source, text)
             self.change(asked_since=None)
             self._look()
             self._retry_later()
@@ -448,8 +452,7 @@ class Caretaker:
             self.change(reported=due)
             return
         faults.point("report-answered")
-        durable = answer in ("recorded", "already_recorded")
-        self.change(reported=due, answer=answer, drain_told=self.known.drain_told or durable)
+        self.change(reported=due, answer=answer, drain_told=True)  # the report had it, and it is durable
 
 
 def _now() -> Now:

@@ -105,6 +105,7 @@ class Daemon:
         server, port = await self._serve()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
+        loop.add_signal_handler(signal.SIGHUP, lambda: log.info("hangup_ignored"))
         tokens = await self._open_tokens()
         log.info("listening", address=addresses.join(addresses.split(self._settings.listen)[0], port))
         self._take_care(found)

@@ -1,6 +1,8 @@
-"""Why this node must be drained: each reason is carried in every heartbeat until the controller has it.
+"""Why this node must be drained: each reason is carried in every heartbeat for as long as it stands.
 
-In memory; every reason has a place where it outlives us: the manifest of its run, the quarantine, or the fault itself.
+The controller lifts such a drain when the reason is no longer told; what has to last until somebody has looked, a
+failed epilog for one, is told in the report of its run as well. In memory: every reason has a place where it outlives
+us, the manifest of its run or the fault itself.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ class Drains:
             self._reasons.pop(source, None)
         elif source not in self._reasons or self._reasons[source].text != text:
             self._reasons[source] = _Reason(text)
+
+    def standing(self) -> dict[str, str]:
+        """All of them."""
+        return {source: reason.text for source, reason in self._reasons.items()}
 
     def owed(self) -> dict[str, str]:
         """What the controller does not have yet."""

@@ -73,7 +73,7 @@ class Presence:
         """Until the controller has taken us in."""
         pause = Pause()
         while True:
-            told = self._drains.owed()
+            told = self._drains.standing()
             try:
                 reply = await self._controller.register(self._registration(told))
                 break
@@ -89,7 +89,7 @@ class Presence:
         """One heartbeat and the pause before it; False where the controller wants us to register again."""
         await asyncio.sleep(self._interval_s)
         self._look_at_devices()
-        told = self._drains.owed()
+        told = self._drains.standing()
         try:
             reply = await self._controller.heartbeat(self._heartbeat(told), self._timeout_s)
         except Unanswered as error:
@@ -107,9 +107,15 @@ class Presence:
         return min(max(self._interval_s, _LEAST_TIMEOUT_S), CALL_TIMEOUT_S)
 
     def _look_at_devices(self) -> None:
+        """A device that vanishes drains the node until it is back."""
         absent = gpus.absent_files(self._node.devices)
-        for number, difference in enumerate(gpus.vanished(absent, self._roster.claims.held)):
-            self._drains.owe(f"device {number}", str(difference))
+        found = [str(one) for one in gpus.vanished(absent, self._roster.claims.held)]
+        reasons = {f"device {text}": text for text in found}
+        for source in self._drains.standing():
+            if source.startswith("device ") and source not in reasons:
+                self._drains.owe(source, None)
+        for source, text in reasons.items():
+            self._drains.owe(source, text)
 
     def _registration(self, told: dict[str, str]) -> spurctld_pb2.RegisterRequest:
         node, machine = self._node, self._node.machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 
 import grpc
@@ -209,8 +210,7 @@ def test_starting_does_not_wait_for_the_controller(make_stand: Callable[..., Sta
     stand.agent.wait_event("registered")
 
 
-def test_the_local_socket_and_the_pidfile_are_there_while_the_agent_is(make_stand: Callable[..., Stand]) -> None:
-    stand = make_stand()
+def test_no_socket_is_left_when_the_agent_goes(stand: Stand) -> None:
     assert stand.agent.stop() == 0
     assert not list(stand.agent.runtime_dir.glob("*.sock"))
 
@@ -223,3 +223,66 @@ def test_two_agents_do_not_share_a_state_directory(stand: Stand) -> None:
         assert "another spurd uses" in stand.agent.tail()
     finally:
         stand.agent._process = kept
+
+
+def test_an_agent_tries_each_address_of_its_controller(make_stand: Callable[..., Stand]) -> None:
+    stand = make_stand(start=False)
+    addresses = f'["127.0.0.1:1", "{stand.registry.address}"]'
+    text = stand.conf.read_text().replace(f'["{stand.registry.address}"]', addresses)
+    stand.conf.write_text(text)
+    stand.agent.start()
+    stand.launch(24, "exit 2")
+    assert stand.ended(24).wait_status == 2 << 8
+    stand.wait_released(24)
+
+
+def test_a_hanging_controller_delays_nothing_here(stand: Stand) -> None:
+    """R07, R08: heartbeats go on, nothing is undone; reports come when it answers again."""
+    gate = threading.Event()
+    stand.registry.answer = lambda _: gate.wait(30) and spurctld_pb2.ReportRunReply.RECORDED
+    stand.launch(25, "exit 8")
+    stand.launch(26, "exit 9")
+    for job in (25, 26):
+        wait_for(lambda job=job: stand.agent.manifest(job)["exit"], "the exit is recorded", explain=stand.agent.tail)
+    gate.set()
+    for job in (25, 26):
+        stand.wait_released(job)
+
+
+def test_sockets_work_below_a_path_that_is_too_long_for_an_address(make_stand: Callable[..., Stand]) -> None:
+    stand = make_stand(start=False)
+    deep = stand.root / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    stand.agent.state_dir, stand.agent.runtime_dir = deep / "n1", deep / "n1" / "run"
+    stand.agent.start()
+    stand.launch(27, HOLD)
+    stand.wait_running(27)
+    stand.agent.restart(signal.SIGKILL)
+    stand.agent.wait_event("supervisor_connected", job=27)
+    stand.terminate(27)
+    stand.wait_released(27)
+
+
+@pytest.mark.parametrize("point", ["launch-accepted", "launch-claimed"])
+def test_a_launch_in_flight_is_completed_or_undone(stand: Stand, point: str) -> None:
+    """R09: the agent dies in the middle of it."""
+    (stand.faults / point).write_text("kill")
+    with pytest.raises(grpc.aio.AioRpcError):
+        stand.launch(28, "exit 6")
+    stand.agent.wait()
+    stand.agent.start()
+    runs = [one.run for one in stand.registry.registrations[-1].runs]
+    assert runs == ([run_id(28)] if point == "launch-claimed" else [])
+    if runs:
+        assert stand.ended(28).wait_status == 6 << 8
+        stand.wait_released(28)
+
+
+def test_a_launch_in_flight_keeps_the_agent_from_deregistering(stand: Stand) -> None:
+    """R02: the order to stop comes while it is being taken."""
+    (stand.faults / "launch-accepted").write_text("delay 1")
+    call = stand.registry.call_later(stand.address, "LaunchRun", launch_request(29, HOLD))
+    wait_for(lambda: not (stand.faults / "launch-accepted").exists(), "the launch is in flight")
+    assert stand.agent.stop() == 0
+    assert call.exception(30) is not None or stand.agent.runs == ["29.1"]
+    assert not stand.registry.farewells
