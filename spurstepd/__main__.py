@@ -34,6 +34,7 @@ def main() -> None:
             interface=_interface("org.spur.Run"),
             version=__version__,
         )
+        _sweep(around)
         listener = varlink.listen(dirs.launchers / f"{os.getpid()}.sock", 0o600)
     except (OSError, plugins.UnknownPlugin, cgroups.ContainmentError) as error:
         log.event("launcher_not_started", error=str(error))
@@ -61,6 +62,15 @@ def _parse(arguments: list[str]) -> dict[str, list[str]]:
 def _find_hierarchy(mode: str, key: str) -> cgroups.Hierarchy:
     """What contains runs here; "required" is for each run to insist on."""
     return cgroups.Hierarchy(key=key) if mode == "none" else cgroups.probe.find(key)
+
+
+def _sweep(around: Surroundings) -> None:
+    """End what stands in our cgroups without a record: nobody else will ever look for it."""
+    for run, place in cgroups.standing(around.hierarchy).items():
+        if not around.dirs.run(run).path.exists():
+            place.kill_all()
+            place.remove(wait_s=1.0)
+        place.close()
 
 
 def _interface(name: str) -> str:

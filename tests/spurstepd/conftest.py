@@ -23,8 +23,9 @@ from spurstepd.ids import RunId
 from spurstepd.launchplan import Hooks, LaunchPlan
 from spurstepd.launchplan import encode as encode_plan
 from spurstepd.ledger import Exit, ExitSource, Grant, Manifest
-from spurstepd.rundir import SLOT_BYTES, NodeDirs, RunDir
+from spurstepd.rundir import SLOT_BYTES, NodeDirs, RunDir, agent_key
 from tests.faults import Faults
+from tests.leftovers import cgroups_named
 from tests.patience import PATIENCE_S, wait_for
 
 DEADLINE_S = PATIENCE_S
@@ -258,6 +259,7 @@ class Bench:
             process.wait()
         assert not stuck, f"launchers {stuck} did not leave; {self.log_text()}"
         left = [str(p) for p in (*self.dirs.runs.iterdir(), *self.dirs.sockets.iterdir())]
+        left += map(str, cgroups_named({f"spur-{agent_key(self.dirs.state, 'bench')}"}))
         assert not left, left
 
 
