@@ -229,18 +229,18 @@ class Cluster:
                 node.gres_allocated.pop(key, None)
         node.last_busy_at = self.at
 
-    def judge(self, job: Job, run: Run, verdict: Verdict) -> None:
-        """The first verdict on a run stands. Every node that may have been sent the launch is told."""
+    def judge(self, job: Job, run: Run, verdict: Verdict, *, but: Part | None = None) -> None:
+        """The first verdict on a run stands. Every node that may have been sent the launch is told, `but` that one."""
         if run.verdict is None:
             run.verdict = verdict
             self.touch(job, f"{run.key}: verdict {verdict.kind.value}: {verdict.reason}")
-        self.order_end(run)
+        self.order_end(run, but=but)
 
-    def order_end(self, run: Run) -> None:
+    def order_end(self, run: Run, *, but: Part | None = None) -> None:
         if run.verdict is None:
             return
         for part in run.parts.values():
-            if part.phase < Phase.ENDED and not part.lost:
+            if part is not but and part.phase < Phase.ENDED and not part.lost:
                 self.tell(TerminateRun(run.key, part.node, run.verdict))
 
     def _owe_epilogs(self, job: Job) -> None:

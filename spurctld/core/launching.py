@@ -49,7 +49,8 @@ def refuse_launch(cluster: Cluster, event: LaunchRefused) -> None:
         _cool_down(cluster, cluster.nodes[event.node])
     if job.attempt == run.key.attempt and job.state.active:
         if len(run.parts) > 1 or not event.proven:
-            cluster.judge(job, run, verdict(cluster, VerdictKind.LAUNCH_FAILED, reason=event.text))
+            decided = verdict(cluster, VerdictKind.LAUNCH_FAILED, reason=event.text)
+            cluster.judge(job, run, decided, but=part if event.proven else None)
         if event.fault is Fault.USER:
             finish_job(cluster, job, Outcome(JobState.FAILED, Reason.LAUNCH_FAILURE, event.text, RAW_LAUNCH_FAILURE))
         else:

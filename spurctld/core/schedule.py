@@ -82,30 +82,48 @@ def _choose_gres(wanted: Sequence[Gres], free: Mapping[GresKey, int]) -> tuple[G
 
 def place(request: Request, rooms: Iterable[Room]) -> tuple[Share, ...] | None:
     """An allocation for `request`, its required nodes first, the others as they come; None: there is no room."""
+    if request.nodes == 1 and not request.required:
+        return _place_one(request, rooms)
+    by_name = {room.name: room for room in rooms if room.name not in request.excluded}
+    names = [*request.required, *(name for name in by_name if name not in request.required)]
+    # Where tasks do not divide evenly the first shares are larger: each node bears the largest that fits.
+    larger = request.tasks % request.nodes
+    left = [list(range(larger)), list(range(larger, request.nodes))]
     chosen: list[Share] = []
-    if request.required:
-        by_name = {room.name: room for room in rooms}
-        for name in request.required:
-            share = _share_on(request, len(chosen), by_name.get(name))
-            if share is None:
-                return None
+    for at, name in enumerate(names):
+        share = _take_share(request, left, by_name.get(name))
+        if share is not None:
             chosen.append(share)
-        rooms = by_name.values()
-    if len(chosen) < request.nodes:
-        for room in rooms:
-            if room.name in request.excluded or room.name in request.required:
-                continue
-            share = _share_on(request, len(chosen), room)
-            if share is not None:
-                chosen.append(share)
-                if len(chosen) == request.nodes:
-                    break
-    return tuple(chosen) if len(chosen) >= request.nodes else None
+        elif at < len(request.required):
+            return None
+        if len(chosen) == request.nodes:
+            return tuple(chosen)
+    return None
 
 
-def _share_on(request: Request, index: int, room: Room | None) -> Share | None:
-    if room is None or room.name in request.excluded:
+def _place_one(request: Request, rooms: Iterable[Room]) -> tuple[Share, ...] | None:
+    need = request.need(0)
+    for room in rooms:
+        if room.name not in request.excluded:
+            resources = fit(need, room)
+            if resources is not None:
+                return (Share(room.name, resources, need.tasks),)
+    return None
+
+
+def _take_share(request: Request, left: list[list[int]], room: Room | None) -> Share | None:
+    """One of the shares that are `left` for the node of `room`, the first kind that fits."""
+    if room is None:
         return None
+    for indexes in left:
+        share = _share_on(request, indexes[0], room) if indexes else None
+        if share is not None:
+            del indexes[0]
+            return share
+    return None
+
+
+def _share_on(request: Request, index: int, room: Room) -> Share | None:
     need = request.need(index)
     resources = fit(need, room)
     return None if resources is None else Share(room.name, resources, need.tasks)
@@ -317,7 +335,7 @@ class _Pass:
     def _allowed(self, waiting: Waiting, rooms: Iterable[Room]) -> Iterator[Room]:
         assert self._horizon is not None
         for room in rooms:
-            share = _share_on(waiting.request, 0, room)
+            share = _share_on(waiting.request, 0, room) or _share_on(waiting.request, waiting.request.nodes - 1, room)
             if share is not None and self._horizon.allows(waiting, share):
                 yield room
 

@@ -8,10 +8,10 @@ from spurctld.core.cluster import Cluster
 from spurctld.core.events import JobSubmitted
 from spurctld.core.instructions import Reply
 from spurctld.core.records import Job, Node, Partition
-from spurctld.core.schedule import Room, fit, inventory
+from spurctld.core.schedule import Room, inventory, place
 from spurctld.core.scheduling import capacity
 from spurctld.core.states import UNLIMITED, PartitionState, Reason, RefusalKind
-from spurctld.core.values import JobSpec, Need, Refusal, Request, Submitted
+from spurctld.core.values import JobSpec, Refusal, Request, Submitted
 
 FIRST_PRIORITY = 4294901760  # Slurm's priority/basic counts down from here
 
@@ -137,9 +137,10 @@ def _check(request: Request, nodes: list[Node]) -> Request | Refusal:
     refusal = _check_amounts(request, nodes)
     if refusal is not None:
         return refusal
+    rooms = [_emptied(node) for node in nodes]
     for count in range(request.nodes, len(nodes) + 1):
         shaped = replace(request, nodes=count)
-        if sum(_could_bear(node, shaped.need(0)) for node in nodes) >= count:
+        if place(shaped, rooms) is not None:
             return shaped
         if count >= request.tasks or not _shrinks(request):
             break
@@ -169,6 +170,6 @@ def _check_amounts(request: Request, nodes: list[Node]) -> Refusal | None:
     return None
 
 
-def _could_bear(node: Node, need: Need) -> bool:
+def _emptied(node: Node) -> Room:
     whole = capacity(node)
-    return fit(need, Room(node.name, whole.cpus, whole.memory_mb, inventory(whole), whole)) is not None
+    return Room(node.name, whole.cpus, whole.memory_mb, inventory(whole), whole)
