@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spur import addresses, credentials, servicemanager
 from spur.auth import KeyFileError
-from spur.config import Config, ConfigError, load, refuse_open_address
+from spur.config import Config, ConfigError, NodeConfig, load, refuse_open_address
 from spurd import logs, scope
 from spurd.daemon import CannotStart, Daemon, Settings, lock_state_dir
 from spurd.inventory import InventoryError
@@ -40,7 +40,7 @@ def main() -> None:
         sys.exit(f"spurd: error: {error}")
 
 
-def _serve(settings: Settings, declared, pidfile: Path | None) -> None:  # type: ignore[no-untyped-def]
+def _serve(settings: Settings, declared: NodeConfig, pidfile: Path | None) -> None:
     lock = lock_state_dir(settings.dirs)
     try:
         if pidfile is not None:
@@ -52,7 +52,7 @@ def _serve(settings: Settings, declared, pidfile: Path | None) -> None:  # type:
         os.close(lock)
 
 
-async def _run(settings: Settings, declared) -> None:  # type: ignore[no-untyped-def]
+async def _run(settings: Settings, declared: NodeConfig) -> None:
     await Daemon(settings, declared).run()
 
 

@@ -137,17 +137,19 @@ class Caretaker:
     # -- the loop
 
     async def tend(self) -> None:
-        """Until the run is released and the controller knows it."""
-        reporting = asyncio.create_task(self._report())
+        """Until the run is released and the controller knows it. Can be called again after it failed."""
+        if self.known.lock is not Lock.GONE:
+            self.change(link=Link.DOWN)
         try:
-            while not isinstance(step := self._decide(), Done):
-                self._changed.clear()
-                await self._take(step)
+            async with asyncio.TaskGroup() as self._tasks:
+                reporting = self._tasks.create_task(self._report())
+                while not isinstance(step := self._decide(), Done):
+                    self._changed.clear()
+                    await self._take(step)
+                for task in (reporting, self._following):
+                    if task is not None:
+                        task.cancel()
         finally:
-            tasks = [task for task in (reporting, self._following) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._end_wishes()
             for source in (self._drain_source, self._unidentified_source):
                 self._company.drains.owe(source, None)
@@ -163,7 +165,7 @@ class Caretaker:
                 await self._wait(step.until)
             case Connect():
                 self.change(link=Link.OPENING)
-                self._following = asyncio.create_task(self._follow())
+                self._following = self._tasks.create_task(self._follow())
             case Supervise():
                 await self._supervise()
             case KillSupervisor():
@@ -193,21 +195,27 @@ class Caretaker:
         """One life of the link, from the attempt to connect to its loss."""
         try:
             with await self._greeted() as following:
-                try:
-                    self._retry_s = _FIRST_RETRY_S
-                    self._succession_since = None
-                    self.change(link=Link.UP, lock=Lock.HELD, asked_since=None, not_before=0.0)
-                    self._log.info("supervisor_connected")
-                    async for state in following.states():
-                        self._learn(state)
-                finally:
-                    await self._tell_death(following)
+                self._retry_s = _FIRST_RETRY_S
+                self._succession_since = None
+                self.change(link=Link.UP, lock=Lock.HELD, asked_since=None, not_before=0.0)
+                self._log.info("supervisor_connected")
+                await self._listen(following)
         except (Impostor, LedgerError, Refused) as error:
             self._log.error("supervisor_not_understood", reason=str(error))
         except ChannelLost:
             pass
         finally:
             self._link_lost()
+
+    async def _listen(self, following: Following) -> None:
+        """Learn of every change. As `Following.states`."""
+        try:
+            async for state in following.states():
+                self._learn(state)
+        except ChannelLost:
+            if not self.known.released:
+                self._tasks.create_task(self._tell_death(following.take_peer()))
+            raise
 
     async def _greeted(self) -> Following:
         greeting = asyncio.create_task(self._supervisor.follow())
@@ -220,15 +228,19 @@ class Caretaker:
             greeting.cancel()
             raise
 
-    async def _tell_death(self, following: Following) -> None:
-        """Log how the supervisor died, where it did, once that is known."""
-        until = time.monotonic() + _REAPING_PATIENCE_S
-        while not self.known.released and following.is_dead():
-            status = following.death()
-            if status is not None or time.monotonic() > until:
+    async def _tell_death(self, peer: int | None) -> None:
+        """Log how the supervisor behind the pidfd `peer`, which is closed then, died, if it did."""
+        if peer is None:
+            return
+        try:
+            # The kernel closes what a dying process had open a moment before others can see that it has died.
+            until = time.monotonic() + _REAPING_PATIENCE_S
+            while (status := pidfd.exit_status(peer)) is None and time.monotonic() < until:
+                await asyncio.sleep(_FIRST_RETRY_S)
+            if pidfd.is_gone(peer):
                 self._log.warning("supervisor_died", how="unknown" if status is None else sentence(status))
-                return
-            await asyncio.sleep(_FIRST_RETRY_S)
+        finally:
+            os.close(peer)
 
     def _link_lost(self) -> None:
         self.change(link=Link.DOWN)

@@ -9,47 +9,43 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import resource
 import secrets
 import signal
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import structlog
 
 from spur import addresses
 from spur.callers import Gate
-from spur.config import CgroupUse, Config, NodeConfig
+from spur.config import Config, NodeConfig
 from spur.credentials import Credentials
 from spur.localtoken import AGENT_SOCKET
 from spur.pb import spurctld_pb2, spurd_pb2_grpc
 from spur.servicemanager import KeptDescriptor, Notifier
 from spur.tokensocket import TokenSocket
-from spurd import gpus, identity, inventory, recovery, rundirs, scope, witness
+from spurd import gpus, identity, inventory, recovery, rundirs, scope, site, witness
 from spurd.admission import Admission
 from spurd.caretaker import Caretaker, Company
 from spurd.controller import Controller, Unanswered
 from spurd.drains import Drains
 from spurd.identity import Identity
 from spurd.launchers import Launchers
-from spurd.launches import Site
 from spurd.messages import Here
 from spurd.presence import Node, Presence
 from spurd.roster import Roster
 from spurd.service import AgentService
 from spurstepd import manifest
-from spurstepd.launchplan import Hooks
-from spurstepd.ledger import Device
 from spurstepd.rundir import NodeDirs
 from spurstepd.title import become_subreaper
 
-OVERRUN_S = 10.0  # between the time limit, which the controller enforces, and the supervisor doing it by itself
 _LAUNCHER_PATIENCE_S = 10.0
 _FAREWELL_S = 3.0
 _GRACE_S = 2.0
+_AFTER_FAILURE_S = 5.0
 
 log = structlog.get_logger()
 
@@ -88,6 +84,8 @@ class Daemon:
         self._machine = inventory.measure()
         self._resolution = gpus.resolve(declared.gres, declared.gpus, gpus.discover(), gpus.hardware())
         self._declared = declared
+        self._site = site.of_node(settings.config, self._resolution.devices)
+        site.lift_descriptor_limit()
         self._stop = asyncio.Event()
         self._was_idle = False
         self._background: list[asyncio.Task[None]] = []
@@ -99,28 +97,30 @@ class Daemon:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         found = self._recover()
         await self._launchers.find()
-        self._spend(self._launchers.keep_own(), "launcher")
+        self._spend("launcher", self._launchers.keep_own)
         if not await self._launchers.ready(_LAUNCHER_PATIENCE_S):
             log.error("launcher_late", after_s=_LAUNCHER_PATIENCE_S)
-        server, port = await self._serve()
+        server, port = self._bind()
+        tokens = await self._open_tokens()
+        # All runs are known before the first call is answered: "no such run" must be true when it is said.
+        self._take_care(found)
+        self._admission.open()
+        await server.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         loop.add_signal_handler(signal.SIGHUP, lambda: log.info("hangup_ignored"))
-        tokens = await self._open_tokens()
         log.info("listening", address=addresses.join(addresses.split(self._settings.listen)[0], port))
-        self._take_care(found)
-        self._admission.open()
         settings = self._settings
         # Not when the controller has answered: a restart must not hang or fail because it is away (R21).
         settings.notifier.ready(f"node {settings.node}, {len(self._roster)} runs, not registered yet")
-        presence = self._presence(port)
-        self._spend(presence.keep_up(), "presence")
-        self._spend(self._feed_watchdog(), "watchdog")
+        self._spend("presence", self._presence(port).keep_up)
+        self._spend("watchdog", self._feed_watchdog)
         await self._stop.wait()
         await self._wind_down(server, tokens)
 
-    def _spend(self, work, name: str) -> None:  # type: ignore[no-untyped-def]
-        self._background.append(asyncio.create_task(work, name=name))
+    def _spend(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Have `work` done beside everything else, again after a failure that nobody expected."""
+        self._background.append(asyncio.create_task(_persist(name, work), name=name))
 
     # -- before anything is served
 
@@ -149,7 +149,7 @@ class Daemon:
             self._roster.admit(Caretaker(known, self._company))
         self._roster.end_conflicts((one.lost, one.reason) for one in found.restoration.conflicts)
 
-    async def _serve(self) -> tuple[grpc.aio.Server, int]:
+    def _bind(self) -> tuple[grpc.aio.Server, int]:
         settings = self._settings
         self._company = Company(
             node=settings.node,
@@ -165,7 +165,7 @@ class Daemon:
         self._admission = Admission(
             self._roster,
             self._company,
-            site(settings.config, self._resolution.devices),
+            self._site,
             self._boot_id,
             lambda grant: gpus.visibility(grant, self._inventory.gpus, constrained),
         )
@@ -181,7 +181,6 @@ class Daemon:
             port = server.add_insecure_port(settings.listen)
         except RuntimeError:
             raise CannotStart(f"cannot listen on {settings.listen}: is another spurd running there?") from None
-        await server.start()
         return server, port
 
     async def _open_tokens(self) -> TokenSocket | None:
@@ -288,42 +287,18 @@ class Daemon:
             log.warning("deregistration_not_answered", reason=str(error))
 
 
+async def _persist(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await work()
+            return
+        except Exception:  # the node must not fall silent, or be without a launcher, because of one defect
+            log.exception("task_failed", task=name)
+            await asyncio.sleep(_AFTER_FAILURE_S)
+
+
 def void(_: object) -> None:
     """For a call whose answer does not matter."""
-
-
-def site(config: Config, devices: tuple[Device, ...]) -> Site:
-    """What the configuration says for every launch here."""
-    hooks, agent = config.hooks, config.agent
-    return Site(
-        hooks=Hooks(
-            prolog=_text(hooks.prolog),
-            epilog=_text(hooks.epilog),
-            task_prolog=(str(hooks.task_prolog),) if hooks.task_prolog else (),
-            task_epilog=(str(hooks.task_epilog),) if hooks.task_epilog else (),
-            prolog_timeout_s=hooks.prolog_timeout_secs,
-            epilog_timeout_s=hooks.epilog_timeout_secs,
-            plugins=hooks.plugins,
-        ),
-        unkillable_s=config.job.unkillable_secs,
-        overrun_s=OVERRUN_S,
-        constrain_cpus=agent.constrain_cpus,
-        constrain_memory=agent.constrain_memory,
-        constrain_devices=agent.constrain_devices,
-        cgroup_required=agent.cgroup is CgroupUse.REQUIRED,
-        limits=_own_limits(),
-        devices=devices,
-    )
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _own_limits() -> dict[str, tuple[int, int]]:
-    """Soft and hard limits that this process was started with, by name without RLIMIT_."""
-    names = (name for name in dir(resource) if name.startswith("RLIMIT_"))
-    return {name.removeprefix("RLIMIT_"): resource.getrlimit(getattr(resource, name)) for name in names}
 
 
 def _reachable(listen: str, port: int, controller: str) -> str:

@@ -21,6 +21,7 @@ from spurstepd.ids import RunId
 from spurstepd.ledger import Duty, Grant, Progress, VerdictKind
 
 _REMEMBERED = 10_000
+_AFTER_FAILURE_S = 5.0
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -89,11 +90,13 @@ class Roster:
         self._tasks[run] = task
 
     async def _tend(self, caretaker: Caretaker) -> None:
-        try:
-            await caretaker.tend()
-        except Exception:  # a defect in one caretaker must not cost the others theirs
-            log.exception("caretaker_failed", job=caretaker.run.job, attempt=caretaker.run.attempt)
-            return  # the run stays in the roster, so that the node is not taken for idle; a restart takes it up again
+        while True:
+            try:
+                await caretaker.tend()
+                break
+            except Exception:  # a defect met by one run must not cost the others theirs, nor this one its caretaker
+                log.exception("caretaker_failed", job=caretaker.run.job, attempt=caretaker.run.attempt)
+                await asyncio.sleep(_AFTER_FAILURE_S)
         self._caretakers.pop(caretaker.run, None)
         self._tasks.pop(caretaker.run, None)
         self.bury(caretaker.run)

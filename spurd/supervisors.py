@@ -13,7 +13,6 @@ from types import TracebackType
 from spurd import runstate
 from spurd.channel import Channel, ChannelLost, Values
 from spurd.runstate import RunState
-from spurstepd import pidfd
 from spurstepd.ids import RunId
 from spurstepd.ledger import LedgerError, Record, Usage
 
@@ -77,13 +76,10 @@ class Following:
             yield runstate.decode(Record(reply, "reply").record("state"))
         raise ChannelLost(f"{_INTERFACE}.Subscribe: no more replies")
 
-    def is_dead(self) -> bool:
-        """Whether the peer has ended, as far as the kernel lets us know."""
-        return self._peer is not None and pidfd.is_gone(self._peer)
-
-    def death(self) -> int | None:
-        """The raw wait status of the peer, where it is dead, reaped and the kernel tells."""
-        return None if self._peer is None else pidfd.exit_status(self._peer)
+    def take_peer(self) -> int | None:
+        """A pidfd of the peer, the caller's to close from now on; None where the kernel gave none."""
+        peer, self._peer = self._peer, None
+        return peer
 
     def close(self) -> None:
         self._channel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -286,3 +287,13 @@ def test_a_launch_in_flight_keeps_the_agent_from_deregistering(stand: Stand) -> 
     assert stand.agent.stop() == 0
     assert call.exception(30) is not None or stand.agent.runs == ["29.1"]
     assert not stand.registry.farewells
+
+
+def test_a_job_has_the_limits_that_it_brought_and_not_those_of_the_agent(stand: Stand) -> None:
+    stand.launch(60, "ulimit -n; ulimit -c", limits={"NOFILE": 777, "CORE": 0})
+    stand.wait_released(60)
+    assert stand.output(60) == "777\n0\n"
+    stand.launch(61, "ulimit -Sn; ulimit -Hn")
+    stand.wait_released(61)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert stand.output(61) == f"{soft}\n{hard}\n"
