@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spur import __version__, client, hostlist, record, times
 from spur.client import ControllerError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spur import __version__, controljobs, controlshow, nodeupdate
 from spur.client import ControllerError
@@ -73,15 +74,16 @@ def converse(session: Session) -> int:
             session.console.print(line.rstrip("\n"))
         if not line:
             break
-        codes.append(conclude(lambda *_: _execute_line(session, line), (), session.environ, session.console))
+        command = partial(_execute_line, session)
+        codes.append(conclude(command, (line,), session.environ, session.console))
     return max(codes)
 
 
-def _execute_line(session: Session, line: str) -> int:
+def _execute_line(session: Session, lines: Sequence[str], _environ: Environ, _console: Console) -> int:
     import shlex  # only a conversation needs it
 
     try:
-        words = shlex.split(line)
+        words = shlex.split(lines[0])
     except ValueError as error:
         raise Failure(str(error)) from None
     return execute(session, words) if words else 0

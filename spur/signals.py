@@ -1,0 +1,16 @@
+"""Signals as scancel names them."""
+
+from __future__ import annotations
+
+import signal
+
+
+def number_of(text: str) -> int | None:
+    """The number of `USR1`, `SIGusr1` or `10`; None: there is no such signal."""
+    if text.isascii() and text.isdigit():
+        return int(text) if 0 < int(text) < signal.NSIG else None
+    name = text.upper()
+    try:
+        return signal.Signals[name if name.startswith("SIG") and name != "SIG" else f"SIG{name}"].value
+    except KeyError:
+        return None
