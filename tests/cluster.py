@@ -91,7 +91,10 @@ class Agent(Daemon):
         """The pid of the batch script, once it has started."""
 
         def look() -> int | None:
-            leader = self.manifest(job, attempt)["leader"]
+            try:
+                leader = self.manifest(job, attempt)["leader"]
+            except FileNotFoundError:  # the launch is still on its way
+                return None
             return int(leader["pid"]) if leader else None
 
         return wait_for(look, f"job {job} has a leader", explain=self.tail)
@@ -390,14 +393,12 @@ class Cluster(Caller):
         return to_toml(tables)
 
     def _agent(self, name: str) -> Agent:
-        state_dir = self.root / name
+        return Agent(name, self.root / name, lambda: self._agent_command(self.agents[name]), self._daemon_env())
 
-        def command() -> list[str]:
-            listen = self._known_address(self.agents[name])
-            options = ["--controller", self.address, "--hostname", name, "--state-dir", state_dir, "--listen", listen]
-            return [str(BIN / "spurd"), "-f", str(self.conf), *map(str, options), "-D"]
-
-        return Agent(name, state_dir, command, self._daemon_env())
+    def _agent_command(self, agent: Agent) -> list[str]:
+        listen = self._known_address(agent)
+        options = ["--controller", self.address, "--hostname", agent.name, "--listen", listen]
+        return [str(BIN / "spurd"), "-f", str(self.conf), "--state-dir", str(agent.state_dir), *options, "-D"]
 
     def _controller_command(self) -> list[str]:
         listen = self._addresses.get("spurctld", "127.0.0.1:0")
