@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,16 @@ class Channel:
         transport = VarlinkTransport(asyncio.get_running_loop(), peer, peer, protocol)
         await asyncio.sleep(0)  # the transport tells its protocol of itself in the next turn of the loop
         return cls(transport, protocol, peer)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncIterator[Channel]:
+        """A connection for as long as the context lasts. As `connect`."""
+        channel = await cls.connect(path)
+        try:
+            yield channel
+        finally:
+            channel.close()
 
     async def call(self, method: str, parameters: Values | None = None, fds: tuple[int, ...] = ()) -> Values:
         """The reply to one call; `fds` stay the caller's. ChannelLost, Refused."""

@@ -80,7 +80,12 @@ class Daemon:
         self._drains = Drains()
         self._witness = witness.Witness(settings.notifier, settings.kept)
         self._controller = Controller(settings.controller, lambda: settings.credentials.as_agent(settings.node))
-        self._launchers = Launchers(settings.dirs, self._launcher_command, self._launcher_trouble)
+        self._launchers = Launchers(
+            settings.dirs,
+            self._launcher_command,
+            self._launcher_trouble,
+            settings.config.agent.supervisor_timeout_secs,
+        )
         self._machine = inventory.measure()
         self._resolution = gpus.resolve(declared.gres, declared.gpus, gpus.discover(), gpus.hardware())
         self._declared = declared
@@ -134,7 +139,10 @@ class Daemon:
         declared = self._declared
         now = inventory.inventory(self._machine, self._resolution.devices, declared.cpus, declared.memory_mb)
         found = recovery.recover(settings.dirs, now, before.inventory if before else None, self._boot_id, self._witness)
-        identity.store(settings.dirs.state / "node.json", Identity(settings.node, self._boot_id, now))
+        try:
+            identity.store(settings.dirs.state / "node.json", Identity(settings.node, self._boot_id, now))
+        except OSError as error:  # a full disk must not keep the node from ending its runs
+            log.error("identity_not_stored", reason=str(error))
         self._inventory = now
         self._roster = Roster(found.restoration.claims)
         for number, reason in enumerate(self._resolution.reasons):

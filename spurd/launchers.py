@@ -13,20 +13,18 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from spurd.channel import Channel, ChannelLost, Refused, Values
+from spurd.channel import Channel, ChannelLost, Refused
+from spurd.launcher import ANSWER_PATIENCE_S, INTERFACE, Launcher, Leader
 from spurstepd.ids import RunId
 from spurstepd.ledger import LedgerError, Record
 from spurstepd.rundir import NodeDirs
 
-_INTERFACE = "org.spur.Launcher"
 _START_PATIENCE_S = 20.0
-_ANSWER_PATIENCE_S = 5.0
-_SUPERVISE_PATIENCE_S = 15.0
+_CALLS_AT_ONCE = 64  # a launcher takes 128 connections
 _LONGEST_PAUSE_S = 10.0
 _PROBE_S = 0.02
 
@@ -41,74 +39,44 @@ class NoSuchRun(Exception):
     """The launcher finds no directory for the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """What we know of the leader of a run whose supervisor died: a pidfd that we kept, the status if we reaped it."""
-
-    pid: int
-    pidfd: int | None
-    status: int | None
-
-
-@dataclass(slots=True)
-class Launcher:
-    """One that answers."""
-
-    pid: int
-    channel: Channel
-
-    async def holds(self, run: RunId) -> bool:
-        """Whether it supervises `run` or is about to again. ChannelLost, Refused, TimeoutError, LedgerError."""
-        async with asyncio.timeout(_ANSWER_PATIENCE_S):
-            reply = Record(await self.channel.call(f"{_INTERFACE}.ListChildren"), "reply")
-        return any((one.integer("job"), one.integer("attempt")) == (run.job, run.attempt)
-                   for one in reply.records("children"))  # fmt: skip
-
-    async def supervise(self, run: RunId, leader: Leader | None) -> int:
-        """The pid of the supervisor of `run`, which holds its lock. Refused, ChannelLost, TimeoutError, LedgerError."""
-        parameters: Values = {"job": run.job, "attempt": run.attempt}
-        fds: tuple[int, ...] = ()
-        if leader is not None and leader.status is not None:
-            parameters |= {"leader_pid": leader.pid, "leader_status": leader.status}
-        if leader is not None and leader.pidfd is not None:
-            parameters["leader_fd"], fds = 0, (leader.pidfd,)
-        async with asyncio.timeout(_SUPERVISE_PATIENCE_S):
-            reply = await self.channel.call(f"{_INTERFACE}.Supervise", parameters, fds)
-        return Record(reply, "reply").integer("pid", least=1)
-
-
 class Launchers:
     """All launchers of this node. `program` gives the command line that starts one.
 
-    `on_trouble` is told why there is no launcher of ours, and with None that there is one again.
+    `on_trouble` is told why there is no launcher of ours, and with None that there is one again. `patience_s`: how
+    long ours may not react before it is replaced.
     """
 
     def __init__(
-        self, dirs: NodeDirs, program: Callable[[], tuple[str, ...]], on_trouble: Callable[[str | None], None]
+        self,
+        dirs: NodeDirs,
+        program: Callable[[], tuple[str, ...]],
+        on_trouble: Callable[[str | None], None],
+        patience_s: float,
     ) -> None:
         self._dirs = dirs
         self._program = program
+        self._patience_s = patience_s
         self._on_trouble = on_trouble
         self._others: dict[int, Launcher] = {}
         self._own: Launcher | None = None
+        self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._own_changed = asyncio.Event()
-        self._starting: asyncio.Task[Launcher] | None = None
+        self._starting: asyncio.Task[tuple[Launcher, Channel]] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def find(self) -> None:
-        """Connect to what earlier agents left; sockets that nobody listens on any more are removed."""
+        """See what earlier agents left; sockets that nobody listens on any more are removed."""
         for path in sorted(self._dirs.launchers.glob("*.sock")):
             try:
-                async with asyncio.timeout(_ANSWER_PATIENCE_S):
-                    channel = await Channel.connect(path)
+                async with asyncio.timeout(ANSWER_PATIENCE_S), Channel.open(path) as channel:
+                    pid = channel.peer_pid()
             except TimeoutError:
                 log.warning("launcher_not_answering", socket=str(path))
-                continue
             except ChannelLost:
                 path.unlink(missing_ok=True)
-                continue
-            self._others[channel.peer_pid()] = Launcher(channel.peer_pid(), channel)
-            log.info("launcher_found", pid=channel.peer_pid())
+            else:
+                self._others[pid] = Launcher(pid, path)
+                log.info("launcher_found", pid=pid)
 
     async def keep_own(self) -> None:
         """Have a launcher of ours, for as long as this is awaited; a new one whenever it dies."""
@@ -117,30 +85,30 @@ class Launchers:
             began = time.monotonic()
             self._starting = asyncio.create_task(self._start())
             try:
-                own = await asyncio.shield(self._starting)
+                own, attached = await asyncio.shield(self._starting)
             except (LauncherFailed, OSError) as error:
                 log.error("launcher_not_started", reason=str(error))
                 self._on_trouble(f"spurd cannot start its launcher: {error}")
             else:
-                self._become(own)
-                await own.channel.wait_lost()
-                self._become(None)
-                self._socket(own.pid).unlink(missing_ok=True)
-                log.warning("launcher_lost", pid=own.pid)
+                await self._have(own, attached)
                 pause = 0.1 if time.monotonic() - began > _LONGEST_PAUSE_S else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _become(self, own: Launcher | None) -> None:
-        if self._own is not None:
-            self._own.channel.close()
+    async def _have(self, own: Launcher, attached: Channel) -> None:
+        """Until it is lost. `attached` is what keeps it from leaving when it has no supervisor."""
         self._own = own
-        if own is None:
-            self._own_changed.clear()
-            return
         self._on_trouble(None)
         self._own_changed.set()
         log.info("launcher_started", pid=own.pid)
+        try:
+            await attached.wait_lost()
+        finally:
+            attached.close()
+            self._own = None
+            self._own_changed.clear()
+        own.socket.unlink(missing_ok=True)
+        log.warning("launcher_lost", pid=own.pid)
 
     async def ready(self, patience_s: float) -> bool:
         """Whether there is a launcher of ours within that time."""
@@ -151,7 +119,7 @@ class Launchers:
             return False
         return True
 
-    async def _start(self) -> Launcher:
+    async def _start(self) -> tuple[Launcher, Channel]:
         """Start the program and wait for its socket. LauncherFailed: it ended, or took too long and was ended."""
         # A log file of its own and not our stderr: it outlives us, and whoever reads our stderr waits for its end.
         command = self._program()
@@ -160,18 +128,15 @@ class Launchers:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
             )
         self._process = process
-        path = self._socket(process.pid)
+        path = self._dirs.launchers / f"{process.pid}.sock"
         try:
             async with asyncio.timeout(_START_PATIENCE_S):
                 channel = await self._reach(process, path)
-                await channel.call(f"{_INTERFACE}.Attach")
+                await channel.call(f"{INTERFACE}.Attach")
         except (TimeoutError, ChannelLost, Refused) as error:
             process.kill()
             raise LauncherFailed(str(error) or f"no answer within {_START_PATIENCE_S:.0f} s") from None
-        return Launcher(process.pid, channel)
-
-    def _socket(self, pid: int) -> Path:
-        return self._dirs.launchers / f"{pid}.sock"
+        return Launcher(process.pid, path), channel
 
     async def _reach(self, process: subprocess.Popen[bytes], path: Path) -> Channel:
         while True:
@@ -197,7 +162,7 @@ class Launchers:
 
     def _drop(self, launcher: Launcher) -> None:
         if self._others.get(launcher.pid) is launcher:
-            launcher.channel.close()
+            launcher.socket.unlink(missing_ok=True)
             del self._others[launcher.pid]
             log.info("launcher_gone", pid=launcher.pid)
 
@@ -206,14 +171,28 @@ class Launchers:
 
         LauncherFailed: there is none, and why. NoSuchRun: there is no directory.
         """
-        if not await self.ready(_START_PATIENCE_S) or self._own is None:
-            raise LauncherFailed("the launcher is not up")
-        try:
-            return await self._own.supervise(run, leader)
-        except Refused as error:
-            return _refused(error)
-        except (ChannelLost, LedgerError, TimeoutError) as error:
-            raise LauncherFailed(str(error) or "the launcher does not answer") from None
+        async with self._calls:
+            if not await self.ready(_START_PATIENCE_S) or (own := self._own) is None:
+                raise LauncherFailed("the launcher is not up")
+            try:
+                return await own.supervise(run, leader, self._patience_s)
+            except Refused as error:
+                return _refused(error)
+            except TimeoutError:
+                await self._replace_wedged(own)
+                raise LauncherFailed(f"no supervisor within {self._patience_s:.0f} s") from None
+            except (ChannelLost, LedgerError) as error:
+                raise LauncherFailed(str(error)) from None
+
+    async def _replace_wedged(self, own: Launcher) -> None:
+        """Kill a launcher of ours that reacts to nothing. Its supervisors live on, and we are their witness."""
+        with suppress(ChannelLost, Refused, LedgerError):
+            if await own.answers():
+                return
+        process = self._process
+        if process is not None and process.pid == own.pid and self._own is own:
+            log.error("launcher_killed", pid=own.pid, after_s=self._patience_s)
+            process.kill()
 
     def reaped(self, pid: int) -> bool:
         """Whether the child `pid`, which has ended, is the program that we started; it is reaped then."""
@@ -223,15 +202,10 @@ class Launchers:
         return True
 
     async def close(self) -> None:
-        """Drop all connections. Launchers without supervisors leave by themselves, when they have been attached to."""
+        """Let a launcher that is being started go: it leaves once it was attached to. `keep_own` has ended before."""
         if self._starting is not None and not self._starting.done():
             with suppress(LauncherFailed, OSError):
-                self._become(await self._starting)
-        for other in self._others.values():
-            other.channel.close()
-        self._others.clear()
-        if self._own is not None:
-            self._own.channel.close()
+                (await self._starting)[1].close()
 
 
 def _refused(error: Refused) -> int:

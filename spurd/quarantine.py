@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
@@ -42,18 +43,25 @@ log = structlog.get_logger()
 def set_aside(dirs: NodeDirs, found: Unreadable, boot_id: str) -> Manifest | None:
     """Move the record away and put a new one in its place; None where its name names no run.
 
-    OSError: it could not be moved, or no new one could be made.
+    OSError: no new one could be made, or the old one not be moved.
     """
     aside = dirs.quarantine / f"{found.name}.{time.time_ns()}"
+    if found.run is None:
+        _move(dirs, found, aside)
+        return None
+    ledger = substitute(found.run, found.ledger, f"{found.reason}; it is kept in {aside}", boot_id, time.time())
+    made = rundirs.build(dirs, ledger, _idle_plan(ledger), b"")  # first: on a full disk all stays as it was
+    _move(dirs, found, aside)
+    made.rename(dirs.run(found.run).path)
+    sync_directory(dirs.runs)
+    return ledger
+
+
+def _move(dirs: NodeDirs, found: Unreadable, aside: Path) -> None:
     (dirs.runs / found.name).rename(aside)
     for directory in (dirs.quarantine, dirs.runs):
         sync_directory(directory)
     log.error("record_quarantined", record=found.name, reason=found.reason, now_at=str(aside))
-    if found.run is None:
-        return None
-    ledger = substitute(found.run, found.ledger, f"{found.reason}; it is kept in {aside}", boot_id, time.time())
-    rundirs.make(dirs, ledger, _idle_plan(ledger), b"")
-    return ledger
 
 
 def substitute(run: RunId, known: Manifest | None, reason: str, boot_id: str, at: float) -> Manifest:

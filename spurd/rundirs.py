@@ -62,7 +62,19 @@ def prepare(dirs: NodeDirs) -> None:
 
 def make(dirs: NodeDirs, manifest: Manifest, plan: LaunchPlan, script: bytes) -> RunDir:
     """The directory of a new run, durable. Blocks. OSError: there is none, and nothing is left of it."""
+    made = build(dirs, manifest, plan, script)
     final = dirs.run(manifest.run)
+    try:
+        os.rename(made, final.path)
+    except OSError:
+        _remove(made)
+        raise
+    sync_directory(dirs.runs)
+    return final
+
+
+def build(dirs: NodeDirs, manifest: Manifest, plan: LaunchPlan, script: bytes) -> Path:
+    """All of it, synced, under a name that nobody takes for a run. OSError: nothing is left of it."""
     making = RunDir(dirs.runs / f".{manifest.run}.new")
     _remove(making.path)
     try:
@@ -76,12 +88,10 @@ def make(dirs: NodeDirs, manifest: Manifest, plan: LaunchPlan, script: bytes) ->
             write_file(making.script, script, 0o500)
             os.chown(making.script, plan.uid, plan.gid)
         sync_directory(making.path)
-        os.rename(making.path, final.path)
     except OSError:
         _remove(making.path)
         raise
-    sync_directory(dirs.runs)
-    return final
+    return making.path
 
 
 def read_all(dirs: NodeDirs) -> Iterator[Manifest | Unreadable]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +32,7 @@ class Supervisor:
 
     async def call(self, method: str, parameters: Values, timeout_s: float) -> Values:
         """One call on a connection of its own. ChannelLost, Refused; TimeoutError: it has not answered yet."""
-        async with asyncio.timeout(timeout_s), connected(self.socket) as channel:
+        async with asyncio.timeout(timeout_s), Channel.open(self.socket) as channel:
             return await channel.call(f"{_INTERFACE}.{method}", parameters)
 
     async def usage(self, timeout_s: float) -> Usage:
@@ -92,12 +91,3 @@ class Following:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-@asynccontextmanager
-async def connected(path: Path) -> AsyncIterator[Channel]:
-    channel = await Channel.connect(path)
-    try:
-        yield channel
-    finally:
-        channel.close()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from spur.servicemanager import KeptDescriptor, Notifier
-from spurd.launchers import Leader
+from spurd.launcher import Leader
 from spurstepd import pidfd
 from spurstepd.ids import RunId
 from spurstepd.ledger import Process

@@ -181,3 +181,17 @@ def test_the_deadline_is_enforced_over_a_wedged_supervisor_without_a_controller(
     status = stand.registry.wait_report(10, Phase.FINISHED).status
     assert status.verdict.kind == common_pb2.VERDICT_TIMEOUT
     stand.wait_released(10)
+
+
+def test_a_wedged_launcher_is_replaced_when_it_is_needed(make_stand: Callable[..., Stand]) -> None:
+    stand = make_stand(patience="1")
+    started(stand, 11)
+    [launcher] = stand.agent.launcher_pids()
+    kill(launcher, signal.SIGSTOP)
+    stand.launch(12, "exit 6")
+    assert stand.agent.wait_event("launcher_killed")["pid"] == launcher
+    assert stand.ended(12).wait_status == 6 << 8
+    go(stand)
+    assert stand.ended(11).wait_status == 7 << 8
+    for job in (11, 12):
+        stand.wait_released(job)
