@@ -71,7 +71,9 @@ class User:
             right = info.state in (states or ENDED)
             return info if right and completing in (None, info.completing) else None
 
-        return wait_for(look, f"job {number} is {states or 'ended'}", explain=lambda: f"{self.jobs(number)}{self._log()}")
+        return wait_for(
+            look, f"job {number} is {states or 'ended'}", explain=lambda: f"{self.jobs(number)}{self._log()}"
+        )
 
     def _log(self) -> str:
         return self._site.controller.tail()
@@ -135,7 +137,11 @@ class Site:
         if self._channel is None:
             self._channel = grpc.insecure_channel(
                 self.address,
-                options=[("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)],
+                options=[
+                    ("grpc.enable_http_proxy", 0),
+                    ("grpc.max_reconnect_backoff_ms", 200),
+                    ("grpc.use_local_subchannel_pool", 1),
+                ],
             )
         return self._channel
 

@@ -203,6 +203,8 @@ def test_a_launch_that_was_under_way_is_sent_again_to_the_same_attempt(site: Sit
 def test_the_database_can_be_read_by_a_person(site: Site) -> None:
     site.user(1000).submit(name="mine")
     with sqlite3.connect(f"file:{site.state_dir / 'spurctld.db'}?mode=ro", uri=True) as db:
-        rows = db.execute("SELECT id, json_extract(spec, '$.name'), json_extract(record, '$.state') FROM jobs").fetchall()
+        rows = db.execute(
+            "SELECT id, json_extract(spec, '$.name'), json_extract(record, '$.state') FROM jobs"
+        ).fetchall()
     db.close()
     assert rows == [(1, "mine", "PENDING")]
