@@ -235,7 +235,7 @@ def decode(info: JobInfo) -> JobView:
         submit_host=job.submit_host,
         session_id=job.session_id,
         tasks_per_node=job.tasks_per_node,
-        shares=tuple(_share(run) for run in info.runs if run.HasField("grant")),
+        shares=tuple(_share(run) for run in info.runs if run.HasField("grant") and run.run.attempt == info.attempt),
     )
 
 
