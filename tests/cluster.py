@@ -126,9 +126,8 @@ class Caller:
         """Run a command of Spur (or any other) to its end. `env` is added to a clean environment."""
         arguments = [str(word) for word in command]
         program = BIN / arguments[0]
-        account = {} if self.uid is None else _account(self.uid)
         result = subprocess.run(
-            [str(program) if program.exists() else arguments[0], *arguments[1:]],
+            [*_become(self.uid), str(program) if program.exists() else arguments[0], *arguments[1:]],
             input=stdin,
             text=True,
             errors="surrogateescape",
@@ -137,7 +136,6 @@ class Caller:
             cwd=cwd or self._cluster.work,
             env={**self._cluster.command_env(self.uid), **(env or {})},
             check=False,
-            **account,
         )
         if check and result.returncode:
             raise AssertionError(
@@ -442,6 +440,14 @@ def _value(value: Any) -> str:
     return as_toml(tuple(value) if isinstance(value, list) else value)
 
 
-def _account(uid: int) -> dict[str, Any]:
-    user = pwd.getpwuid(uid)
-    return {"user": uid, "group": user.pw_gid, "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid)}
+def _become(uid: int | None) -> list[str]:
+    """What makes a command run as `uid`.
+
+    It may read whatever is there, since the interpreter and the checkout may stand where only root looks.
+    """
+    if uid is None:
+        return []
+    reads = "+dac_read_search"
+    group = pwd.getpwuid(uid).pw_gid
+    account = [f"--reuid={uid}", f"--regid={group}", "--init-groups"]
+    return ["setpriv", *account, f"--inh-caps={reads}", f"--ambient-caps={reads}", "--"]
