@@ -91,6 +91,7 @@ class Engine:
         self.descriptions: dict[int, bytes] = {}
         self.core = make_core()
         self.trouble = ""  # why nothing can be stored at present
+        self._reread = False  # the core holds what is stored, and waits for room to go on
         self._turn = self._new_turn()
         self._in_flight: Turn | None = None
         self._stored_next_job: int | None = None
@@ -148,6 +149,10 @@ class Engine:
     async def settle(self) -> None:
         """Until everything that was decided up to now is stored; what is read of the core then was told to nobody
         too early. Where it cannot be stored, the core is back at what is."""
+        while self.trouble and not self._reread:  # for the moment in which the records are read anew
+            await asyncio.sleep(_LEAST_PAUSE_S)
+        if self._reread:
+            return
         try:
             await asyncio.shield(self._pending())
         except Unavailable:
@@ -292,6 +297,7 @@ class Engine:
         refused = Unavailable(self.trouble)
         begun, self._turn = self._turn, self._new_turn()
         await self._reload()
+        self._reread = True
         for turn in (failed, begun):
             if not turn.committed.done():
                 turn.committed.set_exception(refused)
@@ -306,7 +312,7 @@ class Engine:
                 self.trouble = str(error)
                 await asyncio.sleep(RETRY_S)
         turn, self._turn = self._turn, self._new_turn()
-        self.trouble = ""
+        self.trouble, self._reread = "", False
         log.info("started_over")
         self._started_over()
         self._release(turn)
