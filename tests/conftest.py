@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.cluster import Cluster
+from tests.daemon import Daemon
 from tests.leftovers import children, descriptors
 
 hypothesis.settings.register_profile("spur", derandomize=True, database=None, deadline=None, print_blob=True)
@@ -43,7 +44,7 @@ def nothing_left() -> Iterator[None]:
     if opened := _new(descriptors_before):
         gc.collect()  # what only a cycle of garbage holds is not held
         opened = _new(descriptors_before)
-    started = children() - children_before
+    started = children() - children_before - Daemon.mine
     assert not opened, f"descriptors left open: {opened}"
     assert not started, f"child processes left: {sorted(started)}"
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.patience import PATIENCE_S, wait_for
 
@@ -16,7 +16,12 @@ Event = dict[str, Any]
 
 
 class Daemon:
-    """One program that may be started and stopped many times; its log goes on in the same file."""
+    """One program that may be started and stopped many times; its log goes on in the same file.
+
+    `mine` are the pids of all that run: a cluster may outlive a test, and answers for its daemons itself.
+    """
+
+    mine: ClassVar[set[int]] = set()
 
     def __init__(
         self, name: str, command: Callable[[], list[str]], log: Path, env: Mapping[str, str], ready: tuple[str, ...]
@@ -43,6 +48,7 @@ class Daemon:
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**self._env, **(env or {})}
             )
+            self.mine.add(self._process.pid)
         if wait:
             for event in self._ready:
                 self.wait_event(event)

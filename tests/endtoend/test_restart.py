@@ -96,9 +96,10 @@ def test_job_that_was_cancelled_while_the_agent_was_away_is_ended_when_it_return
     leader = cluster.agent.leader_pid(job)
     cluster.agent.stop(signal.SIGKILL)
     cluster.cancel(job)
-    assert cluster.job(job)["JobState"] == "CANCELLED"
+    assert cluster.job(job)["JobState"] == "COMPLETING"
     assert Path(f"/proc/{leader}").exists()
     cluster.agent.start()
+    cluster.wait_job(job, "CANCELLED")
     cluster.wait_released()
     assert not Path(f"/proc/{leader}").exists()
 
