@@ -54,7 +54,9 @@ def _shown(cluster: Cluster) -> dict[str, list[Shown]]:
             continue
         number = int(record["JobId"])
         source, attempt = sources.get(number, ("", 0))
-        shown = Shown(number, record["JobState"], record["ExitCode"], record.get("Reason", ""), source, attempt)
+        shown = Shown(
+            number, record["JobState"], record["ExitCode"], record.get("Reason", "").replace("_", " "), source, attempt
+        )
         found.setdefault(record["JobName"], []).append(shown)
     return found
 

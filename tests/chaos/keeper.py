@@ -42,6 +42,11 @@ class Keeper:
             codes |= before.codes
         self._absences[daemon.name] = Absence(now + down_s, codes, now + _POLITE_END_S)
 
+    def is_dying(self, daemon: Daemon) -> bool:
+        """Whether it was sent a SIGKILL, which takes its time."""
+        absence = self._absences.get(daemon.name)
+        return absence is not None and -signal.SIGKILL in absence.codes
+
     def hurry(self) -> None:
         """Bring all back as soon as they have ended."""
         for absence in self._absences.values():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.audit import Fate
-from tests.chaos.jobs import JobPlan, options, script
+from tests.chaos.jobs import Ending, JobPlan, natural_end, options, script
 from tests.cluster import Caller, Result
 
 _PATIENCE_S = 60.0
@@ -40,6 +40,7 @@ class Requests:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="request")
         self._closing = threading.Event()
         self._cancels: list[Future[None]] = []
+        self._cancelled: set[int] = set()
         self.jobs: dict[int, Request] = {}
 
     def submit(self, job: JobPlan) -> None:
@@ -49,7 +50,15 @@ class Requests:
 
     def cancel(self, index: int) -> None:
         """Until the controller has said yes or no. A job that was never taken is not cancelled."""
+        self._cancelled.add(index)
         self._cancels.append(self._pool.submit(self._cancel, self.jobs[index]))
+
+    def cancel_endless(self) -> None:
+        """Those that would be there for ever and are not cancelled yet."""
+        for index, request in self.jobs.items():
+            endless = natural_end(request.plan) is None and request.plan.ending is not Ending.OVERRUN
+            if endless and index not in self._cancelled:
+                self.cancel(index)
 
     def settle(self, within_s: float) -> list[str]:
         """Wait for all answers; what did not come."""
@@ -65,13 +74,18 @@ class Requests:
         return []
 
     def _submit(self, request: Request) -> None:
-        result = self._run(
-            request, "sbatch", "--parsable", *options(request.plan), script=script(request.plan, self._traces)
-        )
-        number = None
-        if result is not None and result.returncode == 0:
-            number, request.submitted = int(result.stdout.split(";")[0]), Fate.TAKEN
-        request.submission.set_result(number)
+        try:
+            request.submission.set_result(self._sbatch(request))
+        except BaseException as error:  # whoever waits for the number is to see it
+            request.submission.set_exception(error)
+
+    def _sbatch(self, request: Request) -> int | None:
+        plan = request.plan
+        result = self._run(request, "sbatch", "--parsable", *options(plan), script=script(plan, self._traces))
+        if result is None or result.returncode:
+            return None
+        request.submitted = Fate.TAKEN
+        return int(result.stdout.split(";")[0])
 
     def _cancel(self, request: Request) -> None:
         number = request.submission.result(_PATIENCE_S)

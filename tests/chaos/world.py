@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -209,8 +210,10 @@ class World:
 
     def _running(self, name: str) -> list[Held]:
         daemon = self.cluster.controller if name == "spurctld" else self.cluster.agents[name]
-        held = processes.hold(daemon.pid, str(self.cluster.conf)) if daemon.running else None
-        return [held] if held is not None else []
+        if not daemon.running or self.keeper.is_dying(daemon):
+            return []
+        held = processes.hold(daemon.pid, str(self.cluster.conf))
+        return [] if held is None else [replace(held, title=f"{'' if name == 'spurctld' else 'spurd of '}{name}")]
 
     def _stop(self, stop: Stop) -> None:
         for victim, held in self._choose(stop.node, (stop.victim,), stop.pick):
@@ -295,6 +298,7 @@ class World:
 
     def drain(self, within_s: float) -> None:
         """Wait until no job is left in the queue and no run on any node. AssertionError: some are."""
+        self.requests.cancel_endless()
         self.requests.settle(within_s)
         wait_for(self._is_empty, "the queue is empty", within_s=within_s, explain=self._queue, pause_s=1.0)
         self.janitor.stop()
