@@ -104,11 +104,15 @@ class Api:
             return {"state": self.state()}
         self._subscribers.append(call.connection)
         call.connection.on_close.append(lambda: self._subscribers.remove(call.connection))
-        call.connection.reply({"state": self.state()}, continues=True)
+        state = self.state()
+        self._told = repr(state)
+        call.connection.reply({"state": state}, continues=True)
         return None
 
     def publish(self) -> None:
         """Tell the subscribers, if what they see has changed."""
+        if not self._subscribers:
+            return
         state = self.state()
         told = repr(state)
         if told == self._told:

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from spurstepd import faults, ledger, umbilical, varlink, waitstatus, witness
+from spurstepd import faults, ledger, spawn, umbilical, varlink, waitstatus, witness
 from spurstepd.eventlog import EventLog
 from spurstepd.ids import RunId
 from spurstepd.ledger import Exit, ExitSource, Process, Record
@@ -84,8 +84,7 @@ class Launcher:
         set_title("spurstepd: launcher")
         become_subreaper()
         self.reactor.on_signals((signal.SIGCHLD,), self._reap)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        spawn.ignore_signals()
         self.reactor.after(_SETTLED_S, self._leave_unclaimed)
         lock_imports()
         gc.collect()

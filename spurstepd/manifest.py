@@ -109,8 +109,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def write_file(path: Path, data: bytes, mode: int) -> None:
     """A new file at `path` (an old one there is removed) with exactly `mode`, synced."""
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        fd = os.open(path, flags, mode)
     try:
         os.fchmod(fd, mode)  # whatever the umask is
         view = memoryview(data)

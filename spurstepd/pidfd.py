@@ -126,8 +126,11 @@ _pidfs: bool | None = None
 def _start_ticks(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, proc_pid_stat(5): clock ticks since boot at which the process started."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)
         return int(fields[19])
     except (OSError, ValueError, IndexError):
         return None

@@ -19,6 +19,14 @@ from spurstepd import faults
 from spurstepd.pidfd import send_signal
 from spurstepd.reactor import Reactor
 
+_LEFT_ALONE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+"""What launcher and supervisors ignore: they end when nobody needs them any more."""
+
+_OOM_SCORE = "/proc/self/oom_score_adj"
+
+_IGNORED = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+"""What was ignored when the launcher started, by Python (SIGPIPE, SIGXFSZ) or by who started it."""
+
 SETUP_FAILED = 1
 """Exit code where a step before the exec failed, as Slurm's: an output file that cannot be opened gives 1:0."""
 
@@ -142,32 +150,37 @@ def close_all_but(kept: set[int]) -> None:
     os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
+def ignore_signals() -> None:
+    """For launcher and supervisors: a signal to their process group or service does not end them."""
+    for number in _LEFT_ALONE:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def reset_signals() -> None:
-    """Every signal at its default and unblocked: Python ignores SIGPIPE and SIGXFSZ, and exec keeps that."""
-    for number in signal.valid_signals():
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            try:
-                signal.signal(number, signal.SIG_DFL)
-            except OSError:
-                pass  # 32 and 33 are the C library's own
+    """Every signal at its default and unblocked. An exec resets those with a handler, and keeps what is ignored."""
+    for number in _IGNORED.union(_LEFT_ALONE):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def reset_oom_score() -> None:
     """Our own -999 must not become the job's, proc_pid_oom_score_adj(5). Raising it needs no privilege."""
-    with open("/proc/self/oom_score_adj", "r+") as file:
-        if int(file.read()) < 0:
-            file.write("0")
+    fd = os.open(_OOM_SCORE, os.O_RDWR | os.O_CLOEXEC)
+    if int(os.read(fd, 16)) < 0:
+        os.write(fd, b"0")
+    os.close(fd)
 
 
 def shield_from_oom() -> bool:
     """Make the kernel take others first, as far as it can be had: -999 and not -1000, since an unkillable process in a
     full memory cgroup would spin. False: this needs CAP_SYS_RESOURCE, which not every root has."""
+    fd = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("-999")
+        os.write(fd, b"-999")
     except PermissionError:
         return False
+    finally:
+        os.close(fd)
     return True
 
 

@@ -134,8 +134,7 @@ class Supervisor:
         if not spawn.shield_from_oom():
             self.log.event("oom_shield_not_had")
         self.reactor.on_signals((signal.SIGCHLD,), self._reap)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)  # it ends when its run does
+        spawn.ignore_signals()
         self._listen()
         self._introduce()
         self._advance()

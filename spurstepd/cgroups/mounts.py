@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_SPECIAL = re.compile(r"[\s\\]")
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -18,12 +21,12 @@ class Mount:
 
 def unescape(text: str) -> str:
     r"""A path as mountinfo writes it: blanks and backslashes as \ooo."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def escape(path: str) -> str:
     """The reverse of `unescape`, for blanks and backslashes."""
-    return re.sub(r"[\s\\]", lambda match: f"\\{ord(match[0]):03o}", path)
+    return _SPECIAL.sub(lambda match: f"\\{ord(match[0]):03o}", path)
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
