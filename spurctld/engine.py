@@ -218,8 +218,8 @@ class Engine:
             await asyncio.sleep(min(interval_s, 1.0))
             self.tell(Tick(**stamp()))
             if time.monotonic() >= self._next_pass:
-                self._next_pass = time.monotonic() + interval_s
                 self._run_pass(backfill=True)
+                self._next_pass = time.monotonic() + max(interval_s, self._last_pass_s * _PASS_SHARE)
 
     def _schedule_soon(self) -> None:
         pause_s = max(_LEAST_PAUSE_S, self._last_pass_s * _PASS_SHARE)

@@ -22,7 +22,7 @@ from spurctld.core.transitions import (
     Chapter,
     ImpossibleTransition,
 )
-from spurctld.core.values import NodeSpec, PartitionSpec, Policy, Resources, RunKey, Verdict
+from spurctld.core.values import NodeSpec, PartitionSpec, Policy, Refusal, Request, Resources, RunKey, Verdict
 
 
 class Cluster:
@@ -36,6 +36,7 @@ class Cluster:
         self.next_job = policy.first_job_id
         self.active: set[int] = set()  # jobs that hold an allocation by right
         self.schedule_wanted = False
+        self.shapes: dict[tuple[str, Request], Request | Refusal] = {}  # what submission found out about requests
         self.at = 0.0
         self.mono = 0.0
         self.stimulus = ""

@@ -28,9 +28,11 @@ def register(cluster: Cluster, event: NodeRegistered) -> None:
         if node is None:
             node = cluster.nodes[event.node] = Node(NodeSpec(event.node), len(cluster.nodes))
         node.declared = True
+        cluster.shapes.clear()
     rebooted = node.machine is not None and node.machine.boot_id != event.machine.boot_id
     if node.machine != event.machine:
         node.machine = event.machine
+        cluster.shapes.clear()
         cluster.touch_node(node)
     _hear(cluster, node)
     _return(cluster, node)

@@ -180,11 +180,12 @@ class Wait:
 
 @dataclass(slots=True)
 class Plan:
-    """What a pass decided."""
+    """What a pass decided. `unfinished`: it started as many as one pass may, and there may be more."""
 
     starts: list[Start] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     blocked: set[str] = field(default_factory=set)  # partitions whose first job waits for resources
+    unfinished: bool = False
 
 
 @dataclass(slots=True)
@@ -218,7 +219,7 @@ def plan(
     *,
     releases: Callable[[], list[Release]] | None = None,
     budget: int = 500,
-    limit: int = 10_000,
+    limit: int = 1000,
 ) -> Plan:
     """One pass. `rooms` is used up.
 
@@ -230,6 +231,7 @@ def plan(
     passes = [_Pass(lane, rooms, horizon, budget, decided) for lane in lanes]
     for waiting, one in _in_order(passes):
         if len(decided.starts) >= limit:
+            decided.unfinished = True
             break
         one.consider(waiting)
     return decided

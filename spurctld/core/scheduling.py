@@ -33,6 +33,7 @@ def run_pass(cluster: Cluster, event: SchedulePass) -> None:
         releases=(lambda: list(_releases(cluster))) if backfill else None,
         budget=cluster.policy.backfill_depth,
     )
+    cluster.schedule_wanted = decided.unfinished
     for lane in lanes:
         cluster.partitions[lane.spec.name].blocked = lane.spec.name in decided.blocked
     for wait in decided.waits:

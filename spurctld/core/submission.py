@@ -15,6 +15,8 @@ from spurctld.core.values import JobSpec, Refusal, Request, Submitted
 
 FIRST_PRIORITY = 4294901760  # Slurm's priority/basic counts down from here
 
+_SHAPES_KEPT = 10_000
+
 NODE_CONFIGURATION = "Requested node configuration is not available"
 NODE_COUNT = "Node count specification invalid"
 NODE_NAME = "Invalid node name specified"
@@ -71,7 +73,7 @@ def prepare(cluster: Cluster, spec: JobSpec) -> JobSpec | Refusal:
     limit_s = _limit(partition, spec.time_limit_s)
     if isinstance(limit_s, Refusal):
         return limit_s
-    request = _shape(cluster, partition, spec.request)
+    request = _shape_once(cluster, partition, spec.request)
     if isinstance(request, Refusal):
         return request
     return replace(
@@ -105,6 +107,16 @@ def _limit(partition: Partition, asked_s: int | None) -> int | Refusal:
     if longest_s != UNLIMITED and (asked_s == UNLIMITED or asked_s > longest_s):
         return Refusal(RefusalKind.INVALID, TIME_LIMIT)
     return asked_s
+
+
+def _shape_once(cluster: Cluster, partition: Partition, request: Request) -> Request | Refusal:
+    """`_shape`, which looks at every node, remembered until a node changes what it has."""
+    key = (partition.name, request)
+    if key not in cluster.shapes:
+        if len(cluster.shapes) >= _SHAPES_KEPT:
+            cluster.shapes.clear()
+        cluster.shapes[key] = _shape(cluster, partition, request)
+    return cluster.shapes[key]
 
 
 def _shape(cluster: Cluster, partition: Partition, request: Request) -> Request | Refusal:

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from spur.pb import common_pb2
-from tests.patience import wait_for
 from tests.spurctld.agent import PHASE, Agent
 from tests.spurctld.site import Site
 
