@@ -172,7 +172,7 @@ class HooksConfig:
     prolog_timeout_secs: float = option(t.number(0.1, _DAY), 300.0, "A prolog that takes longer is killed and failed.")
     epilog_timeout_secs: float = option(t.number(0.1, _DAY), 300.0, "An epilog that takes longer is killed and failed.")
     plugins: tuple[str, ...] = option(
-        t.many(t.text), (), "Entry points of the group spur.hooks to call in the same places, by name."
+        t.many(t.text), (), "Entry points of the group spur.plugins to call in the same places, by name."
     )
 
 
