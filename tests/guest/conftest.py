@@ -28,26 +28,43 @@ def unavailable() -> str | None:
     return f"missing {', '.join(missing)}: run deploy/guest-setup" if missing else None
 
 
-@pytest.fixture(scope="session")
-def guest() -> Machine:
-    """A Debian with systemd on pure cgroup v2. The first use on a machine builds it: about a minute."""
+RECENT_KERNEL = ("trixie-backports", "trixie")
+
+
+def machine(kernel_suites: tuple[str, ...] = (), cpus: int = 2) -> Machine:
+    """A machine to boot; skips where there can be none."""
     reason = unavailable()
     if reason is not None:
         pytest.skip(f"no guest: {reason}")
     try:
-        built = image.obtain(image.cache_directory())
+        built = image.obtain(image.cache_directory(), kernel_suites)
     except DebianError as error:
         pytest.skip(f"no guest: {error}")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if built.python != here:
         pytest.skip(f"no guest: its Python is {built.python}, this one {here}, so our packages do not fit")
-    return Machine(built, CHECKOUT)
+    return Machine(built, CHECKOUT, cpus=cpus)
+
+
+@pytest.fixture(scope="session")
+def guest() -> Machine:
+    """A Debian with systemd on pure cgroup v2. The first use on a machine builds it: about a minute."""
+    return machine()
+
+
+@pytest.fixture(scope="session")
+def recent_guest() -> Machine:
+    """The same with a kernel that keeps exits behind pidfds (6.15 and later).
+
+    With one processor: QEMU before version 8 lets one run code that another is patching, and such kernels patch a lot.
+    """
+    return machine(RECENT_KERNEL, cpus=1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One guest at a time on a machine: all of them in one worker (xdist, --dist=loadgroup)."""
     for item in items:
-        if "guest" in getattr(item, "fixturenames", ()):
+        if {"guest", "recent_guest"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("guest"))
 
 

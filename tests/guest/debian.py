@@ -7,9 +7,8 @@ directory, owned by the caller.
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -59,30 +58,27 @@ def archives() -> tuple[Archive, ...]:
     return found
 
 
+def other_suites(*suites: str) -> tuple[Archive, ...]:
+    """Other suites in the archive where apt finds this release's own packages."""
+    main = next(archive for archive in archives() if archive.release == release_name())
+    return tuple(replace(main, release=suite) for suite in suites)
+
+
 def make_root(target: Path, packages: tuple[str, ...]) -> None:
     """Make a configured root file system with `packages` in `target`. As root only; half a minute."""
-    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=apt", f"--include={','.join(packages)}"]
-    command += ['--aptopt=Acquire::Languages "none"', "--dpkgopt=force-unsafe-io"]
-    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
-    run(*command, "", str(target), *(archive.line() for archive in archives()))
+    options = ["--variant=apt", "--dpkgopt=force-unsafe-io"]
+    _bootstrap(target, packages, archives(), *options, *(f"--dpkgopt=path-exclude={one}" for one in LEFT_OUT))
 
 
-def dependency(package: str, pattern: str) -> str:
-    """The package that the meta-package `package` depends on today and that `pattern` matches."""
-    output = run("apt-cache", "depends", "--important", package)
-    for line in output.splitlines():
-        name = line.partition("Depends:")[2].strip()
-        if re.fullmatch(pattern, name):
-            return name
-    raise DebianError(f"{package} depends on nothing like {pattern}")
+def unpack(target: Path, packages: tuple[str, ...], sources: tuple[Archive, ...]) -> None:
+    """Unpack `packages` and what they depend on in `target`, without installing them. Ten seconds."""
+    _bootstrap(target, packages, sources, "--variant=extract")
 
 
-def unpack(package: str, target: Path, scratch: Path) -> None:
-    """Unpack the newest `package` below `target` without installing it."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", package, cwd=scratch)
-    (archive,) = scratch.glob(f"{package}_*.deb")
-    run("dpkg-deb", "--extract", str(archive), str(target))
+def _bootstrap(target: Path, packages: tuple[str, ...], sources: tuple[Archive, ...], *options: str) -> None:
+    command = ["mmdebstrap", "--quiet", "--mode=root", f"--include={','.join(packages)}", *options]
+    command += ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"']
+    run(*command, "", str(target), *(archive.line() for archive in sources))
 
 
 def run(*command: str, cwd: Path | None = None) -> str:

@@ -1,12 +1,13 @@
 """The guest's root disk, kernel and initial RAM disk, built once and kept.
 
     CACHE/                        $SPUR_GUEST_CACHE, else ~/.cache/spur-guest
-    ├── KEY.lock                  flock held while KEY is being built
-    └── KEY/                      complete, never changed again
-        ├── root.ext4             Debian with systemd and Python; booted with throw-away writes
+    ├── root-KEY.lock             flock held while it is being built
+    ├── root-KEY/                 complete, never changed again
+    │   ├── root.ext4             Debian with systemd and Python; booted with throw-away writes
+    │   └── python                such as 3.11: the minor version of the guest's Python
+    └── kernel-KEY/
         ├── vmlinuz
-        ├── initrd
-        └── python                such as 3.11: the minor version of the guest's Python
+        └── initrd
 
 KEY is a hash of everything that decides what is built: the package list, this code, apt's archives.
 A directory appears under its final name only when complete.
@@ -19,13 +20,17 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import debian, initrd
+from .debian import Archive
 
+KERNEL = "linux-image-cloud-amd64"
+BUSYBOX = "busybox-static"
 PACKAGES = (
-    "busybox-static",
+    BUSYBOX,
     "dbus",
     "libcap2",
     "logrotate",
@@ -36,10 +41,9 @@ PACKAGES = (
     "systemd-sysv",
     "util-linux-extra",
 )
-KERNEL = "linux-image-cloud-amd64"
 MODULES = ("virtio_pci", "virtio_blk", "overlay", "loop")
 ROOT_DISK_MB = 1400
-PROGRAMS = ("qemu-system-x86_64", "mmdebstrap", "mkfs.ext4", "dpkg-deb", "apt-get")
+PROGRAMS = ("qemu-system-x86_64", "mmdebstrap", "mkfs.ext4", "apt-get")
 # Nobody logs in here and no device but the two disks matters; each of these costs a second under emulation.
 MASKED = (
     "apt-daily-upgrade.timer",
@@ -67,7 +71,7 @@ MASKED = (
 RUNNER = """#!/bin/sh
 # Runs what the second disk brings and says on the second serial port what came of it.
 exec >/dev/ttyS1 2>&1 </dev/null
-busybox stty raw -echo
+busybox stty -F /dev/ttyS1 raw -echo
 mkdir -p /opt/guest
 mount -t ext4 -o noatime /dev/vdb /opt/guest
 cd /opt/guest || exit 1
@@ -99,23 +103,24 @@ WantedBy=multi-user.target
 class Image:
     """What QEMU is given to boot."""
 
-    directory: Path
+    system: Path
+    boot: Path
 
     @property
     def root(self) -> Path:
-        return self.directory / "root.ext4"
+        return self.system / "root.ext4"
 
     @property
     def kernel(self) -> Path:
-        return self.directory / "vmlinuz"
+        return self.boot / "vmlinuz"
 
     @property
     def initrd(self) -> Path:
-        return self.directory / "initrd"
+        return self.boot / "initrd"
 
     @property
     def python(self) -> str:
-        return (self.directory / "python").read_text()
+        return (self.system / "python").read_text()
 
 
 def missing_programs() -> list[str]:
@@ -128,46 +133,66 @@ def cache_directory() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "spur-guest"
 
 
-def key() -> str:
-    """Sixteen hex digits that change with whatever the image is made of."""
+def obtain(cache: Path, kernel_suites: tuple[str, ...] = ()) -> Image:
+    """The image from `cache`, built there first where it is missing (a minute; root only).
+
+    The kernel comes from the first of `kernel_suites`, which needs the others, or else from this machine's release.
+    """
+    return Image(
+        _obtain(cache, "root", debian.archives(), _build_system),
+        _obtain(
+            cache,
+            "kernel",
+            debian.other_suites(*kernel_suites) or debian.archives(),
+            lambda made, scratch: _build_boot(made, scratch, kernel_suites),
+        ),
+    )
+
+
+def _obtain(cache: Path, part: str, sources: tuple[Archive, ...], build: Callable[[Path, Path], None]) -> Path:
+    """The directory of `part`; `build` gets the one to fill and one for what it needs meanwhile."""
+    cache.mkdir(parents=True, exist_ok=True)
+    name = f"{part}-{_key(sources)}"
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (cache / name).exists():
+            with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=cache) as scratch:
+                made = Path(scratch, "made")
+                made.mkdir()
+                build(made, Path(scratch))
+                made.rename(cache / name)
+    return cache / name
+
+
+def _key(sources: tuple[Archive, ...]) -> str:
+    """Sixteen hex digits that change with whatever is built from `sources`."""
     digest = hashlib.sha256()
     for source in (debian.__file__, initrd.__file__, __file__):
         digest.update(Path(str(source)).read_bytes())
-    digest.update("\n".join(archive.line() for archive in debian.archives()).encode())
+    digest.update("\n".join(archive.line() for archive in sources).encode())
     return digest.hexdigest()[:16]
 
 
-def obtain(cache: Path) -> Image:
-    """The image from `cache`, built there first where it is missing (about a minute; root only)."""
-    cache.mkdir(parents=True, exist_ok=True)
-    name = key()
-    with (cache / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        image = Image(cache / name)
-        if not image.directory.exists():
-            with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=cache) as scratch:
-                _build(Path(scratch)).rename(image.directory)
-        return image
-
-
-def _build(scratch: Path) -> Path:
-    made, root = scratch / "made", scratch / "root"
-    made.mkdir()
-    _build_kernel(scratch / "kernel", scratch / "packages", made)
+def _build_system(made: Path, scratch: Path) -> None:
+    root = scratch / "root"
     debian.make_root(root, PACKAGES)
     _furnish(root)
     (made / "python").write_text(_python_version(root))
     make_disk(root, made / "root.ext4", ROOT_DISK_MB)
-    return made
 
 
-def _build_kernel(unpacked: Path, scratch: Path, made: Path) -> None:
-    debian.unpack(debian.dependency(KERNEL, r"linux-image-[0-9].*"), unpacked, scratch)
-    debian.unpack("busybox-static", unpacked, scratch)
-    (vmlinuz,) = (unpacked / "boot").glob("vmlinuz-*")
+def _build_boot(made: Path, scratch: Path, suites: tuple[str, ...]) -> None:
+    system, tools = scratch / "kernel", scratch / "tools"
+    if suites:
+        debian.unpack(system, (f"{KERNEL}/{suites[0]}",), debian.other_suites(*suites))
+        debian.unpack(tools, (BUSYBOX,), debian.archives())
+    else:
+        debian.unpack(system, (KERNEL, BUSYBOX), debian.archives())
+    vmlinuz = next(system.rglob("vmlinuz*"))  # in boot/, or with its modules since Debian 13
     shutil.copy(vmlinuz, made / "vmlinuz")
-    modules = initrd.modules_for(unpacked / "lib" / "modules", MODULES)
-    (busybox,) = [path for path in (unpacked / "bin/busybox", unpacked / "usr/bin/busybox") if path.exists()]
+    modules = initrd.modules_for(system, MODULES)
+    places = [top / name for top in (system, tools) for name in ("bin/busybox", "usr/bin/busybox")]
+    busybox = next(path for path in places if path.is_file())
     (made / "initrd").write_bytes(initrd.build(busybox.read_bytes(), modules))
 
 

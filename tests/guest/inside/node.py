@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPOOL = Path("/var/lib/spur/spurd")
+# The commands of the package, not those of the virtual environment that the tests run in.
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 PATIENCE_S = 90.0
 _POLL_S = 0.2
 
 
 def run(*command: str, timeout_s: float = PATIENCE_S) -> str:
     """The standard output of `command`, which must succeed."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+    )
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -61,6 +65,9 @@ class Job:
     def supervisor(self) -> int:
         return self.manifest()["supervisor"]["pid"]
 
+    def has_leader(self) -> bool:
+        return (self.directory / "manifest.json").exists() and bool(self.manifest().get("leader"))
+
     def has_recorded_exit(self) -> bool:
         return bool(self.manifest().get("exit"))
 
@@ -68,12 +75,11 @@ class Job:
         words = run("scontrol", "show", "job", str(self.number)).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, state: str) -> dict[str, str]:
-        until(f"job {self.number} is {state}", lambda: self.shown()["JobState"] == state)
-        return self.shown()
-
-    def wait_released(self) -> None:
+    def conclude(self) -> tuple[str, str]:
+        """Wait until nothing is owed for it any more; its state and exit code."""
         until(f"the directory of job {self.number} is gone", lambda: not self.directory.exists())
+        shown = self.shown()
+        return shown["JobState"], shown["ExitCode"]
 
 
 def submit(directory: Path, ending: str, *options: str) -> Job:
@@ -83,6 +89,5 @@ def submit(directory: Path, ending: str, *options: str) -> Job:
     output = f"--output={directory}/out-%j"
     number = int(run("sbatch", "--parsable", output, *options, "--wrap", script))
     job = Job(number, go)
-    job.wait("RUNNING")
-    until(f"job {number} has a leader", lambda: bool(job.manifest().get("leader")))
+    until(f"job {number} has a leader", job.has_leader)
     return job

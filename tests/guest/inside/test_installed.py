@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .node import SPOOL, run, scopes, submit, unit
+from .node import SPOOL, Job, run, scopes, submit, unit, until
 
 pytestmark = pytest.mark.usefixtures("node")
 
@@ -15,18 +15,15 @@ pytestmark = pytest.mark.usefixtures("node")
 def test_a_job_runs_and_its_exit_is_exact(tmp_path: Path) -> None:
     job = submit(tmp_path, "exit 7")
     job.end()
-    assert job.wait("FAILED")["ExitCode"] == "7:0"
-    job.wait_released()
+    assert job.conclude() == ("FAILED", "7:0")
 
 
 def test_a_job_of_a_user_runs_as_that_user(tmp_path: Path) -> None:
     run("useradd", "--create-home", "alice")
     wrap = ["sbatch", "--parsable", "--output=/home/alice/out", "--wrap", "id -un; ulimit -Hn; exit 3"]
     number = run("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env", "-C", "/home/alice", *wrap)
-    from .node import Job
-
-    shown = Job(int(number), tmp_path).wait("FAILED")
-    assert shown["ExitCode"] == "3:0"
+    until("its output is there", Path("/home/alice/out").exists)
+    assert Job(int(number), tmp_path).conclude() == ("FAILED", "3:0")
     assert Path("/home/alice/out").read_text().splitlines() == ["alice", "524288"]
     assert Path("/home/alice/out").owner() == "alice"
 

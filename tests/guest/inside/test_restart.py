@@ -67,14 +67,12 @@ def test_jobs_and_their_exits_are_unharmed(tmp_path: Path, disturb: Callable[[Du
     disturb(end_one)
     until("spurd is active", lambda: unit("ActiveState") == "active")
     assert unit("MainPID") != main
-    assert ends.wait("FAILED")["ExitCode"] == "0:9"
+    assert ends.conclude() == ("FAILED", "0:9")
     assert stays.shown()["JobState"] == "RUNNING"
     assert stays.supervisor() == supervisor
     assert Path(f"/proc/{supervisor}/cgroup").read_text() == scope
     stays.end()
-    assert stays.wait("FAILED")["ExitCode"] == "7:0"
-    for job in (stays, ends):
-        job.wait_released()
+    assert stays.conclude() == ("FAILED", "7:0")
 
 
 def counted() -> dict[str, int]:
@@ -104,6 +102,5 @@ def test_nothing_grows_over_many_restarts_under_a_job(tmp_path: Path) -> None:
     until(f"as before: {before}, and not {counted()}", lambda: counted() == before)
     assert job.supervisor() == supervisor
     job.end()
-    assert job.wait("FAILED")["ExitCode"] == "7:0"
-    job.wait_released()
+    assert job.conclude() == ("FAILED", "7:0")
     until("the job's launcher has left", lambda: len(scopes()) == 1)
