@@ -197,7 +197,8 @@ class Caretaker:
             with await self._greeted() as following:
                 self._retry_s = _FIRST_RETRY_S
                 self._succession_since = None
-                self.change(link=Link.UP, lock=Lock.HELD, asked_since=None, not_before=0.0)
+                # A successor does not know what its predecessor agreed to before it died.
+                self.change(link=Link.UP, lock=Lock.HELD, asked_since=None, not_before=0.0, released=False)
                 self._log.info("supervisor_connected")
                 await self._listen(following)
         except (Impostor, LedgerError, Refused) as error:

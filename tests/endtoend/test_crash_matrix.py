@@ -69,7 +69,8 @@ class Trial:
                 return [self.cluster.controller.pid]
             case "launcher":
                 return self.titled("spurstepd: launcher")
-        return self.titled(f"spurstepd: {job}.1")
+        found = self.titled(f"spurstepd: {job}.1")
+        return [pid for pid in found if parent(pid) not in found]  # a child that has not executed yet is the job's
 
     def titled(self, title: str) -> list[int]:
         found = []
@@ -96,6 +97,10 @@ class Trial:
         if "spurd" in self.victims:
             self.cluster.agent.wait()
             self.cluster.agent.start()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def write_hook(directory: Path, name: str) -> str:
