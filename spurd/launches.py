@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spur import patterns
 from spurd import environment
-from spurd.claims import Request
+from spurd.claims import Request, real_affinity
 from spurd.environment import UNLIMITED_S, Account, Allocation, Asked
 from spurstepd.ids import RunId
 from spurstepd.launchplan import Hooks, LaunchPlan
@@ -62,6 +62,7 @@ class Site:
     cgroup_required: bool
     limits: Mapping[str, tuple[int, int]]  # soft and hard as a process of this node starts with; -1: infinity
     devices: tuple[Device, ...] = ()  # all that the node has
+    real_cpus: frozenset[int] = frozenset()  # those that this machine has, of all that were declared
 
 
 def plan(
@@ -94,7 +95,7 @@ def plan(
         overrun_s=site.overrun_s,
         may_start=launch.may_start,
         hooks=_hooks(site.hooks, hooks, launch),
-        constrain_cpus=site.constrain_cpus,
+        constrain_cpus=site.constrain_cpus and real_affinity(grant, site.real_cpus) is not None,
         constrain_memory=site.constrain_memory,
         constrain_devices=site.constrain_devices,
         cgroup_required=site.cgroup_required,

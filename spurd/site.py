@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ def of_node(config: Config, devices: tuple[Device, ...]) -> Site:
         cgroup_required=agent.cgroup is CgroupUse.REQUIRED,
         limits=_own_limits(),
         devices=devices,
+        real_cpus=frozenset(os.sched_getaffinity(0)),
     )
 
 

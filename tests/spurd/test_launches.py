@@ -166,3 +166,11 @@ def test_a_hook_that_the_site_does_not_have_is_not_owed() -> None:
     assert first_ledger(LAUNCH, GRANT, hooks, "boot", "nonce", 1.0).progress(Duty.EPILOG) is Progress.OWED
     plugins = replace(SITE, hooks=Hooks(plugins=("site",)))
     assert first_ledger(LAUNCH, GRANT, plugins, "boot", "nonce", 1.0).progress(Duty.PROLOG) is Progress.OWED
+
+
+def test_a_run_is_bound_to_its_cpus_only_where_all_of_them_are_real() -> None:
+    """A node may declare more CPUs than its machine has; what is virtual cannot be bound to."""
+    site = replace(SITE, constrain_cpus=True, real_cpus=frozenset({0, 1}))
+    for cpus, bound in (((0, 1), True), ((1, 2), False)):
+        made = plan(LAUNCH, ACCOUNT, Grant(cpus=cpus), {}, site, RunDir(Path("/spool/52.1")))
+        assert made.constrain_cpus is bound
