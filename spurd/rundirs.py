@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spur.unixpath import short
 from spurstepd import launchplan
 from spurstepd.ids import RunId
 from spurstepd.launchplan import LaunchPlan
@@ -58,6 +60,21 @@ def prepare(dirs: NodeDirs) -> None:
     for name in os.listdir(dirs.runs):
         if name.startswith("."):
             _remove(dirs.runs / name)
+    for name in os.listdir(dirs.sockets):
+        if not os.path.lexists(dirs.runs / name.removesuffix(".sock")) and _is_deserted(dirs.sockets / name):
+            (dirs.sockets / name).unlink(missing_ok=True)
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether `path` is the socket of somebody who is dead: what its run had is gone, and it alone was left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller, short(path) as name:
+        try:
+            caller.connect(name)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def make(dirs: NodeDirs, manifest: Manifest, plan: LaunchPlan, script: bytes) -> RunDir:

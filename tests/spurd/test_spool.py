@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Callable
@@ -195,6 +196,14 @@ def test_a_failed_epilog_drains_the_node_and_the_drain_survives_a_restart(make_s
     stand.registry.notes_drains = True
     stand.wait_released(46)
     assert count.read_text() == "46\n"
+
+
+def test_socket_of_a_dead_run_without_a_directory_is_removed(stand: Stand) -> None:
+    """R41."""
+    shutil.rmtree(dead_run(stand, 40))
+    assert stand.agent.socket(40).exists()
+    stand.agent.start()
+    assert not stand.agent.socket(40).exists()
 
 
 def test_nothing_is_left_of_ended_runs(stand: Stand) -> None:
