@@ -30,6 +30,11 @@ class LedgerFile:
         self.value = slot.load_latest(run_dir)
         self.stored = True
 
+    def hold(self, value: Manifest) -> None:
+        """Take `value` as the ledger; it is stored with the next one."""
+        self.value = value
+        self._changed()
+
     def put(self, value: Manifest) -> bool:
         """Take `value` as the ledger, whether or not it can be stored now; True where it is durable."""
         value = replace(value, revision=self.value.revision + 1)

@@ -153,12 +153,20 @@ class Supervisor:
         )
 
     def _introduce(self) -> None:
-        """Who supervises now, and where, must be on disk before anything is started."""
+        """Who supervises now, and where, must be on disk before anything is started.
+
+        Where something is started next, it is stored with that: nothing runs before it, and a successor that does not
+        find the place makes a fresh one, out of whatever was waiting there.
+        """
         me = os.getpid()
         fd = os.pidfd_open(me)
         ledger = replace(self.ledger.value, supervisor=pidfd.identify(me, fd), cgroup=self.place.recorded)
         os.close(fd)
-        self.ledger.put(ledger)
+        starts = next_step(ledger, self.sight()) in (Step.START_PROLOG, Step.START_TASK)
+        if starts and not self._uncontained:
+            self.ledger.hold(ledger)
+        else:
+            self.ledger.put(ledger)
         self.reactor.watch(self._umbilical.fileno(), READ, lambda _: self._hear_launcher())
         events = self.place.events_fd()
         if events is not None:
@@ -401,8 +409,14 @@ class Supervisor:
 
     def _record_exit(self, ended: Exit) -> None:
         self.log.event("exit_recorded", source=ended.source.value, status=ended.status, detail=ended.detail)
-        self.ledger.put(replace(self.ledger.value, exit=ended))
+        clear = not self._task_epilogs and self._is_clear()
+        if clear:
+            self.ending.over()
+        ledger = replace(self.ledger.value, exit=ended)
+        self.ledger.put(_cleared(ledger) if clear else ledger)
         faults.point("exit-in-manifest")
+        if clear:
+            faults.point("leftovers-killed")
         if not self._start_task_epilog():
             self._advance()
 
@@ -517,13 +531,16 @@ class Supervisor:
 
     def _clear(self) -> bool:
         """Nothing of the run may be left before it counts as ended."""
-        if self.same_boot and self.place.populated():
+        if not self._is_clear():
             self.ending.begin()
             return False
         self.ending.over()
         faults.point("leftovers-killed")
-        never = self.ledger.value.exit is not None and self.ledger.value.exit.source is ExitSource.NEVER_STARTED
-        return self._mark(Duty.RUN, Progress.NONE if never else Progress.DONE)
+        self.ledger.put(_cleared(self.ledger.value))
+        return True
+
+    def _is_clear(self) -> bool:
+        return not self.same_boot or not self.place.populated()
 
     def _population_changed(self) -> None:
         if not self.place.populated():
@@ -611,6 +628,12 @@ def _recorded_as_leader(run_dir: RunDir, pid: int) -> bool:
     except manifest.ManifestUnreadable:
         return False
     return ledger.leader is not None and ledger.leader.pid == pid and ledger.exit is None
+
+
+def _cleared(ledger: Manifest) -> Manifest:
+    """`ledger`, which has an exit, now that nothing of the run is left."""
+    never = ledger.exit is not None and ledger.exit.source is ExitSource.NEVER_STARTED
+    return ledger.marked(Duty.RUN, Progress.NONE if never else Progress.DONE, time.time())
 
 
 def _resumed(ledger: Manifest, now: float) -> Manifest:
