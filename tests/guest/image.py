@@ -20,6 +20,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ PACKAGES = (
 )
 MODULES = ("virtio_pci", "virtio_blk", "overlay", "loop")
 ROOT_DISK_MB = 1400
+UNUSED_S = 7 * 86400
 PROGRAMS = ("qemu-system-x86_64", "mmdebstrap", "mkfs.ext4", "apt-get")
 # Nobody logs in here and no device but the two disks matters; each of these costs a second under emulation.
 MASKED = (
@@ -155,13 +157,23 @@ def _obtain(cache: Path, part: str, sources: tuple[Archive, ...], build: Callabl
     name = f"{part}-{_key(sources)}"
     with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (cache / name).exists():
+        if (cache / name).exists():
+            os.utime(cache / name)
+        else:
+            _forget_unused(cache)
             with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=cache) as scratch:
                 made = Path(scratch, "made")
                 made.mkdir()
                 build(made, Path(scratch))
                 made.rename(cache / name)
     return cache / name
+
+
+def _forget_unused(cache: Path) -> None:
+    """Remove what no test has asked for in a week."""
+    for entry in (*cache.glob("root-*"), *cache.glob("kernel-*")):
+        if entry.is_dir() and entry.stat().st_mtime < time.time() - UNUSED_S:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _key(sources: tuple[Archive, ...]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 SPOOL = Path("/var/lib/spur/spurd")
 # The commands of the package, not those of the virtual environment that the tests run in.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 _POLL_S = 0.2
 
 
