@@ -34,7 +34,7 @@ def check(script: bytes) -> None:
     """ScriptError: `script` is empty, does not begin with #!, is binary or has DOS line breaks."""
     if not script:
         raise ScriptError("Batch script is empty!")
-    if not script.strip():
+    if not script.partition(b"\0")[0].strip():
         raise ScriptError("Batch script contains only whitespace!")
     if not script.startswith(b"#!"):
         raise ScriptError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 DEFAULT_NAME_WIDTH = 20
+NULL = "(null)"  # how Slurm prints a text that is not there
 
 Row = TypeVar("Row")
 
@@ -25,14 +26,16 @@ _NAME_FIELD = re.compile(r"(?P<name>[^:]*)(?::(?P<right>\.?)(?P<width>[0-9]*)(?P
 Fit = Callable[[str, int, bool], str]  # a text, a width that is not 0, whether it is aligned to the right
 
 
-def cut(text: str, width: int, _right: bool) -> str:
-    """No longer than `width`."""
+def cut(text: str, width: int, right: bool) -> str:
+    """No longer than `width`. A text that is not there leaves a narrow left-aligned column empty: C's printf does."""
+    if text == NULL and not right and width < len(NULL):
+        return ""
     return text[:width]
 
 
 def cut_unless_right(text: str, width: int, right: bool) -> str:
     """No longer than `width`, but whole where it is aligned to the right: so Slurm does with times and host lists."""
-    return text if right else text[:width]
+    return text if right else cut(text, width, right)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,13 +164,13 @@ def show_licenses(session: Session, _name: str | None) -> int:
 ENTITIES: Mapping[str, tuple[int, Callable[[Session, str | None], int]]] = {
     "config": (1, show_config),
     "hostnames": (5, show_hostnames),
-    "hostlist": (5, show_hostlist),
-    "hostlistsorted": (9, show_hostlist_sorted),
+    "hostlist": (8, show_hostlist),
+    "hostlistsorted": (14, show_hostlist_sorted),
     "jobs": (1, show_jobs),
     "jobid": (4, show_jobs),
     "licenses": (2, show_licenses),
     "nodes": (1, show_nodes),
-    "partitions": (1, show_partitions),
+    "partitions": (2, show_partitions),
     "reservations": (1, show_reservations),
 }
 UNSUPPORTED_ENTITIES = frozenset(

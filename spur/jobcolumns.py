@@ -6,17 +6,18 @@ have (arrays, licenses, federations) prints what Slurm prints where it is not us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spur import memory, times
-from spur.columns import Column, cut, cut_unless_right
-from spur.jobview import NULL, JobState, JobView
+from spur.columns import NULL, Column, cut, cut_unless_right
+from spur.jobview import JobState, JobView
 
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
-START = "%.18i %.9P %.8j %.8u %.2t  %.19S %.6D %20Y %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
 DEFAULT_SORT = "P,t,-p"
 
@@ -52,12 +53,14 @@ def _fixed(header: str, value: str) -> RowColumn:
     return Column(header, lambda _row: value)
 
 
-def _end(row: Row) -> str:
-    """An end that no limit sets is NONE, not a time a year away."""
+def _endless(row: Row) -> bool:
+    """Whether it runs and no limit will end it."""
     job = row.job
-    if job.unlimited and (job.state in (JobState.RUNNING, JobState.SUSPENDED) or job.ended_at > row.now):
-        return "NONE"
-    return row.instant(job.ended_at)
+    return job.unlimited and (job.state in (JobState.RUNNING, JobState.SUSPENDED) or job.ended_at > row.now)
+
+
+def _end(row: Row) -> str:
+    return "NONE" if _endless(row) else row.instant(row.job.ended_at)
 
 
 def _left(row: Row) -> str:
@@ -75,14 +78,19 @@ def _priority(job: JobView) -> str:
     return f"{job.priority / _PRIORITY_SCALE:16.14f}"
 
 
+def _cut_word(text: str, width: int, right: bool) -> str:
+    """A time is never cut where it is aligned to the right, the word for no limit is."""
+    return cut(text, width, right) if text == "UNLIMITED" else cut_unless_right(text, width, right)
+
+
 def _cut_reason(text: str, width: int, right: bool) -> str:
     return cut(text, width, right) if text.startswith("(") else cut_unless_right(text, width, right)
 
 
 _JOBID = _of_job("JOBID", lambda job: job.job_id)
 _ARRAY_JOB_ID = _of_job("ARRAY_JOB_ID", lambda job: job.job_id)
-_TIME_LIMIT = _of_job("TIME_LIMIT", lambda job: times.format_short_limit(job.time_limit_s), fit=cut_unless_right)
-_TIME_LEFT = Column("TIME_LEFT", _left, fit=cut_unless_right)
+_TIME_LIMIT = _of_job("TIME_LIMIT", lambda job: times.format_short_limit(job.time_limit_s), fit=_cut_word)
+_TIME_LEFT = Column("TIME_LEFT", _left, fit=_cut_word)
 _TIME_USED: RowColumn = Column("TIME", lambda row: times.format_elapsed(row.job.used_s(row.now)), fit=cut_unless_right)
 _NODELIST = _of_job("NODELIST", lambda job: job.nodes, fit=cut_unless_right, fit_header=cut_unless_right)
 _WHERE_OR_WHY = _of_job("NODELIST(REASON)", lambda job: job.where_or_why, fit=_cut_reason, fit_header=cut_unless_right)
@@ -273,7 +281,7 @@ NAMES: Mapping[str, RowColumn] = {
 _STEP_ID = _of_job("STEPID", lambda job: f"{job.job_id}.batch")
 _STEP_NAME: RowColumn = _fixed("NAME", "batch")
 _STEP_TASKS: RowColumn = _fixed("TASKS", "1")
-_STEP_LIMIT: RowColumn = Column("TIME_LIMIT", lambda _row: "UNLIMITED", fit=cut_unless_right)
+_STEP_LIMIT: RowColumn = Column("TIME_LIMIT", lambda _row: "UNLIMITED")
 _STEP_NODES = _of_job("NODELIST", lambda job: job.batch_host, fit=cut_unless_right, fit_header=cut_unless_right)
 
 # Columns of --steps. The one step that a job has so far is its batch script.
@@ -306,16 +314,13 @@ STEP_NAMES: Mapping[str, RowColumn] = {
     "username": LETTERS["u"],
 }
 
-# Letters of --sort; those that Slurm refuses are not there. What is the same for every job does not order them.
+# Letters of --sort; those that Slurm refuses are not there, and those that order nothing in Slurm do so here.
 SORT_KEYS: Mapping[str, Callable[[Row], Any]] = {
-    **dict.fromkeys("fhHIJOvz", lambda _row: 0),
+    **dict.fromkeys("cdfghHIJnOvz", lambda _row: 0),
     "B": lambda row: row.job.batch_host,
-    "c": lambda row: row.job.cpus_per_task,
     "C": lambda row: row.job.num_cpus,
-    "d": lambda _row: 0,
     "D": lambda row: row.job.num_nodes,
-    "e": lambda row: row.job.ended_at,
-    "g": lambda row: row.job.group,
+    "e": lambda row: math.inf if _endless(row) else row.job.ended_at,
     "G": lambda row: row.job.gid,
     "i": lambda row: row.job.job_id,
     "j": lambda row: row.job.name,
@@ -323,15 +328,49 @@ SORT_KEYS: Mapping[str, Callable[[Row], Any]] = {
     "L": lambda row: row.job.time_limit_s - row.job.used_s(row.now),
     "m": lambda row: row.job.memory_mb,
     "M": lambda row: row.job.used_s(row.now),
-    "n": lambda row: row.job.wanted_nodes,
-    "N": lambda row: row.job.nodes,
     "p": lambda row: row.job.priority,
     "P": lambda row: row.job.partition,
     "Q": lambda row: row.job.priority,
-    "S": lambda row: row.job.started_at,
     "t": lambda row: row.job.short_state,
     "T": lambda row: row.job.short_state,
     "u": lambda row: row.job.user,
     "U": lambda row: row.job.uid,
     "V": lambda row: row.job.submitted_at,
 }
+
+
+def sort(rows: Iterable[Row], order: str) -> list[Row]:
+    """The rows in the order that --sort names: the last letter is sorted by first. ValueError: a letter is unknown.
+
+    What is equal in all of these stands as in squeue: the latest start first, what never started last.
+    """
+    rows = _by_start(rows, descending=True)
+    for at in range(len(order) - 1, -1, -1):
+        letter, descending = order[at], order[at - 1 : at] == "-"
+        if letter in ",+-":
+            continue
+        if letter == "S":
+            rows = _by_start(rows, descending=descending)
+        elif letter == "N":
+            rows = _by_nodes(rows, descending=descending)
+        elif letter in SORT_KEYS:
+            rows = sorted(rows, key=SORT_KEYS[letter], reverse=descending)
+        else:
+            raise ValueError(letter)
+    return rows
+
+
+def _by_start(rows: Iterable[Row], *, descending: bool) -> list[Row]:
+    """Jobs without a start are last and turned around, as Slurm's comparison of them does."""
+    rows = list(rows)
+    started = [row for row in rows if row.job.started_at]
+    started.sort(key=lambda row: int(row.job.started_at), reverse=descending)
+    return started + [row for row in reversed(rows) if not row.job.started_at]
+
+
+def _by_nodes(rows: Iterable[Row], *, descending: bool) -> list[Row]:
+    """Jobs without nodes are last and turned around, or first as they stood."""
+    rows = list(rows)
+    somewhere = sorted((row for row in rows if row.job.nodes), key=lambda row: row.job.nodes, reverse=descending)
+    nowhere = [row for row in rows if not row.job.nodes]
+    return nowhere + somewhere if descending else somewhere + nowhere[::-1]

@@ -67,14 +67,14 @@ def umask(environ: Mapping[bytes, bytes], own: int) -> int:
 
 
 def limits(propagate: str | None) -> dict[str, int]:
-    """The caller's soft limits that hold for the job: all, or those that --propagate names. ValueError: a bad name."""
+    """The caller's soft limits that hold for the job: all, or those that --propagate names. ValueError: as below."""
     names = wanted_limits(propagate)
     found = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in names}
     return {name: INFINITY if value == resource.RLIM_INFINITY else value for name, value in found.items()}
 
 
 def wanted_limits(propagate: str | None) -> tuple[str, ...]:
-    """The names of limits that `propagate` means. ValueError: one of them is none."""
+    """The names of limits that `propagate` means. ValueError: the first word that is none."""
     if propagate is None or propagate.upper() in ("", "ALL"):
         return LIMITS
     if propagate.upper() == "NONE":
@@ -82,5 +82,5 @@ def wanted_limits(propagate: str | None) -> tuple[str, ...]:
     words = tuple(word.upper().removeprefix("RLIMIT_") for word in propagate.split(",") if word)
     for word in words:
         if word not in LIMITS:
-            raise ValueError(f"{word[:40]} is no limit: {', '.join(LIMITS)}, ALL or NONE")
+            raise ValueError(word)
     return words

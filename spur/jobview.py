@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from spur.pb.common_pb2 import GresCount, JobDescription
     from spur.pb.spurctld_pb2 import JobInfo, RunOnNode
 
-NULL = "(null)"  # how Slurm prints a text that is not there
-
 
 class JobState(Enum):
     """Slurm's base states in the order of its numbers, and their short names."""
@@ -98,6 +96,7 @@ class JobView:
     nodes: str
     batch_host: str
     num_nodes: int
+    nodes_asked: int  # 0: as many as it takes
     num_cpus: int
     num_tasks: int
     cpus_per_task: int
@@ -210,6 +209,7 @@ def decode(info: JobInfo) -> JobView:
         nodes=info.nodes,
         batch_host=info.batch_host,
         num_nodes=info.num_nodes,
+        nodes_asked=job.nodes,
         num_cpus=info.num_cpus,
         num_tasks=info.num_tasks,
         cpus_per_task=job.cpus_per_task or 1,

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spur import times
-from spur.columns import Column, cut
-from spur.jobview import NULL
+from spur.columns import NULL, Column, cut, cut_unless_right
 from spur.nodegroup import Group, host_order
 from spur.nodeview import NodeView
 from spur.partitionview import PartitionView
 
 DEFAULT = "%#P %.5a %.10l %.6D %.6t %N"
-SUMMARY = "%#P %.5a %.10l %.16F  %N"
+SUMMARY = "%#P %.5a %.10l %.16F %N"
 LONG = "%#P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
-BY_NODE = "%#N %.6D %#P %6t"
-BY_NODE_LONG = "%#N %.6D %#P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
+BY_NODE = "%#N %.6D %.#P %6t"
+BY_NODE_LONG = "%#N %.6D %.#P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 REASONS = "%20E %9u %19H %N"
 REASONS_LONG = "%20E %12U %19H %6t %N"
 LEAST_WIDTH = 9  # of a column that is as wide as its widest value
@@ -115,8 +114,15 @@ def _user(node: NodeView) -> str:
     return node.reason_user or str(node.reason_uid)
 
 
-def _by_use(header: str, numbers: Callable[[Group], tuple[int, ...]]) -> RowColumn:
-    return Column(header, lambda row: "/".join(map(str, numbers(row.group))))
+def _by_use(header: str, numbers: Callable[[Group], tuple[int, ...]], key: str = "") -> RowColumn:
+    return Column(header, lambda row: "/".join(map(str, numbers(row.group))), key=key)
+
+
+def _hosts(header: str, name: Callable[[NodeView], str], key: str = "") -> RowColumn:
+    def text(row: Row) -> str:
+        return row.group.host_list(name)
+
+    return Column(header, text, fit_header=cut_unless_right, key=key)
 
 
 def _nodes_ai(group: Group) -> tuple[int, ...]:
@@ -144,7 +150,7 @@ LETTERS: Mapping[str, RowColumn] = {
     "b": _fixed("ACTIVE_FEATURES", NULL),
     "B": _fixed("MAX_CPUS_PER_NODE", "UNLIMITED"),
     "c": _sizes("CPUS", "cpus", lambda node: node.cpus, count_text),
-    "C": _by_use("CPUS(A/I/O/T)", _cpus_aiot),
+    "C": _by_use("CPUS(A/I/O/T)", _cpus_aiot, "cpus"),
     "d": _sizes("TMP_DISK", "disk", lambda node: node.tmp_disk_mb),
     "D": Column("NODES", lambda row: count_text(len(row.group.nodes))),
     "e": Column("FREE_MEM", lambda row: _span(row, _free_memory, "0"), key="free_memory"),
@@ -162,9 +168,9 @@ LETTERS: Mapping[str, RowColumn] = {
     "L": _of_partition("DEFAULTTIME", "default_time", _default_time),
     "m": _sizes("MEMORY", "memory", lambda node: node.memory_mb),
     "M": _fixed("PREEMPT_MODE", "OFF"),
-    "n": Column("HOSTNAMES", lambda row: row.group.host_list(lambda node: node.hostname), key="hostname"),
-    "N": Column("NODELIST", lambda row: row.group.host_list()),
-    "o": Column("NODE_ADDR", lambda row: row.group.host_list(lambda node: node.address), key="address"),
+    "n": _hosts("HOSTNAMES", lambda node: node.hostname, "hostname"),
+    "N": _hosts("NODELIST", lambda node: node.name),
+    "o": _hosts("NODE_ADDR", lambda node: node.address, "address"),
     "O": Column("CPU_LOAD", lambda row: _span(row, _load, "0.00"), key="load"),
     "p": _of_partition("PRIO_TIER", "priority", lambda partition: str(partition.priority)),
     "P": _PARTITION,
@@ -186,9 +192,9 @@ LETTERS: Mapping[str, RowColumn] = {
     "z": Column("S:C:T", _sct, key="sct"),
     "Z": _sizes("THREADS", "threads", lambda node: node.threads_per_core, count_text),
 }
-# %all: a bar behind each column, after the first letters without a blank before it, after the others with one.
-ALL = "".join(f"%{letter}|" for letter in "abcdefghlmnoprstuvwz" if letter in LETTERS)
-ALL += "".join(f"%{letter} |" for letter in "ABCDEFGHILMNOPRSTUVXYZ" if letter in LETTERS)
+# %all: a bar between the columns, among the second half of them behind a blank.
+ALL = "".join(f"%{letter}|" for letter in "abcdefghlmnoprstuvwz")
+ALL += "|".join(f"%{letter} " for letter in "ABCDEFGHILMNOPRSTUVXYZ")
 
 NAMES: Mapping[str, RowColumn] = {
     "allocmem": _of_first("ALLOCMEM", "allocated_memory", lambda node: str(node.memory_allocated_mb), "0"),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from spur.jobview import NULL, gres_text
+from spur.columns import NULL
+from spur.jobview import gres_text
 
 if TYPE_CHECKING:
     from spur.pb.spurctld_pb2 import NodeInfo
@@ -187,7 +188,7 @@ def _flags(info: NodeInfo) -> set[Flag]:
     set_flags = {
         Flag.DRAIN: info.drain,
         Flag.COMPLETING: info.completing,
-        Flag.NOT_RESPONDING: info.not_responding or info.unknown,
+        Flag.NOT_RESPONDING: info.not_responding,
         Flag.FAIL: info.fail,
     }
     return {flag for flag, is_set in set_flags.items() if is_set}

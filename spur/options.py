@@ -113,7 +113,7 @@ def _find(name: str, text: str, table: Table) -> tuple[Option, str]:
     if not matches:
         raise OptionError(f"unrecognized option '--{text}'")
     if len({option.name for option, _ in matches}) > 1:
-        possible = " ".join(f"'--{full}'" for full in sorted(full for _, full in matches))
+        possible = " ".join(f"'--{full}'" for _, full in matches)
         raise OptionError(f"option '--{text}' is ambiguous; possibilities: {possible}")
     return matches[0]
 

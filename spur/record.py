@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from spur import hostlist, memory, times
-from spur.jobview import NULL, JobState, JobView, Share, ranges
+from spur.columns import NULL
+from spur.jobview import JobState, JobView, Share, ranges
 from spur.nodeview import NodeView
 from spur.partitionview import PartitionView
 
@@ -64,8 +65,10 @@ def _places(job: JobView) -> Iterator[str]:
     yield f"NodeList={job.nodes}"
     if job.batch_host:
         yield f"BatchHost={job.batch_host}"
+    waits_for_nodes = job.nodes_asked and job.state is JobState.PENDING
+    nodes = f"{job.nodes_asked}-{job.nodes_asked}" if waits_for_nodes else job.num_nodes
     yield (
-        f"NumNodes={job.num_nodes} NumCPUs={job.num_cpus} NumTasks={job.num_tasks or 'N/A'} "
+        f"NumNodes={nodes} NumCPUs={job.num_cpus} NumTasks={job.num_tasks or 'N/A'} "
         f"CPUs/Task={job.cpus_per_task} ReqB:S:C:T=0:0:*:*"
     )
     yield f"TRES={job.tres}"

@@ -119,4 +119,4 @@ OPTIONS = (
     Option("wrap", VALUE, metavar="COMMAND", help="submit a shell script of this one command"),
 )
 # What a #SBATCH line cannot ask for; there Slurm passes over them.
-NOT_IN_SCRIPTS = frozenset({"help", "usage", "version", "wrap"})
+NOT_IN_SCRIPTS = frozenset({"help", "quiet", "usage", "version", "wrap"})

@@ -200,12 +200,16 @@ def _number(one: Given) -> int:
 
 
 def _nodes(text: str) -> int:
-    """The least of `N`, `N-M`, where N may end in k or m."""
-    least, dash, most = text.partition("-")
-    counts = [_count(least), _count(most)] if dash else [_count(least)]
-    if None in counts or counts != sorted(counts, key=lambda count: count or 0) or counts[0] == 0:
+    """The least of `N` or `N-M`, where a number may end in k or m."""
+    first, dash, last = text.partition("-")
+    least, most = _count(first), _count(last) if last else -1
+    if least is None or most is None:
         raise Failure(f'"{text}" is not a valid node count', code=255)
-    return counts[0] or 1
+    if dash and most < least:
+        raise Failure(f"Maximum node count {most} is less than minimum node count {least}", code=255)
+    if least == 0:
+        raise Failure("Batch job submission failed: Node count specification invalid")
+    return least
 
 
 def _count(text: str) -> int | None:
@@ -251,8 +255,8 @@ def _append(text: str) -> bool:
 def _propagate(text: str) -> str:
     try:
         jobenvironment.wanted_limits(text)
-    except ValueError:
-        raise Failure(f"--propagate={text} is not valid.", code=255) from None
+    except ValueError as error:
+        raise Failure(f"Bad rlimit name: {error}", f"--propagate={text} is not valid.", code=255) from None
     return text
 
 

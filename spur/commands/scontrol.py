@@ -135,8 +135,10 @@ def update(session: Session, arguments: Sequence[str]) -> int:
     return 0
 
 
-def version(session: Session, _arguments: Sequence[str]) -> int:
+def version(session: Session, arguments: Sequence[str]) -> int:
     session.console.print(VERSION_LINE)
+    if arguments:
+        raise Failure("too many arguments for version keyword", plain=True)
     return 0
 
 
@@ -151,20 +153,20 @@ def leave(session: Session, _arguments: Sequence[str]) -> int:
 
 
 KEYWORDS = (
-    Keyword("completing", controlshow.completing),
-    Keyword("exit", leave, 1),
+    Keyword("completing", controlshow.completing, 2),
+    Keyword("exit", leave, 2),
     Keyword("help", show_help, 2),
-    Keyword("hold", controljobs.hold, 3, 1, None),
+    Keyword("hold", controljobs.hold, 4, 1, None),
     Keyword("ping", controlshow.ping),
     Keyword("quit", leave, 4),
     Keyword("release", controljobs.release, 3, 1, None),
-    Keyword("requeue", controljobs.requeue, 3, 1, None),
-    Keyword("requeuehold", controljobs.requeue_hold, 8, 1, None),
+    Keyword("requeue", controljobs.requeue, 4, 1, None),
+    Keyword("requeuehold", controljobs.requeue_hold, 11, 1, None),
     Keyword("resume", controljobs.resume, 3, 1, None),
     Keyword("show", controlshow.show, 3, 1, 2),
     Keyword("suspend", controljobs.suspend, 2, 1, None),
     Keyword("update", update, 1, 0, None),
-    Keyword("version", version, 4),
+    Keyword("version", version, 4, 0, None),
     Keyword("write", controlshow.write, 5, 1, 3),
 )
 UNSUPPORTED = frozenset(

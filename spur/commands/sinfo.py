@@ -37,9 +37,9 @@ OPTIONS = (
     Option("list-reasons", letter="R", help="why nodes are down, drained or failing"),
     Option("local", help="partitions of this cluster", support=HARMLESS),
     Option("long", letter="l", help="more columns, and the time above them"),
+    Option("nodes", VALUE, "n", metavar="NODES", help="only these nodes"),
     Option("noconvert", help="amounts as they were given", support=HARMLESS),
     Option("Node", letter="N", help="one line for each node"),
-    Option("nodes", VALUE, "n", metavar="NODES", help="only these nodes"),
     Option("noheader", letter="h", help="no line of headers"),
     Option("partition", VALUE, "p", (), "SINFO_PARTITION", "NAMES", "only these partitions"),
     Option("reservation", letter="T", help="reservations instead of nodes"),
@@ -104,6 +104,12 @@ STATES: dict[str, StateTest] = {
     "reboot": _never,
     "planned": _never,
 }
+
+
+VALID_STATES = (
+    "unknown,down,idle,allocated,?,mixed,future,drain,drained,draining,no_respond,reserved,perfctrs,cloud,completing,"
+    "powering_down,powered_down,power_down,powering_up,fail,maint,reboot,reboot^,unknown"  # as Slurm lists them
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +248,7 @@ def _state(word: str) -> StateTest:
     for name, test in STATES.items():
         if word and name.startswith(word.lower()):
             return STATES.get(word.lower(), test)
-    raise Failure(f'Bad state string: "{word}"', f"valid states: {','.join(STATES)}")
+    raise Failure(f'Bad state string: "{word}"', f"valid states: {VALID_STATES}")
 
 
 def load(controller: Controller) -> tuple[list[PartitionView], list[NodeView], float]:
@@ -303,7 +309,7 @@ def _format(wish: Wish, name_width: int, list_width: int) -> Format[Row]:
         return columns.by_letters(nodecolumns.ALL, nodecolumns.LETTERS)
     if wish.letters is not None:
         return columns.by_letters(wish.letters, nodecolumns.LETTERS)
-    text = _default(wish).replace("%#P", f"%{name_width}P").replace("%#N", f"%{list_width}N")
+    text = _default(wish).replace("#P", f"{name_width}P").replace("#N", f"{list_width}N")
     return columns.by_letters(text, nodecolumns.LETTERS)
 
 

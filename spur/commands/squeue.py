@@ -49,8 +49,8 @@ OPTIONS = (
     Option("sibling", help="jobs of sibling clusters", support=HARMLESS),
     Option("sort", VALUE, "S", (), "SQUEUE_SORT", "LETTERS", "order: letters of --format, each with + or - before it"),
     Option("start", help="when waiting jobs are expected to start"),
-    Option("states", VALUE, "t", ("state",), "SQUEUE_STATES", "STATES", "only jobs in these states, or all"),
     Option("steps", MAYBE, "s", (), "", "IDS", "the steps of jobs instead of jobs"),
+    Option("states", VALUE, "t", (), "SQUEUE_STATES", "STATES", "only jobs in these states, or all"),
     Option("usage", help="show how to call it"),
     Option("user", VALUE, "u", ("users",), "SQUEUE_USERS", "USERS", "only jobs of these users"),
     Option("verbose", letter="v", help="tell more", support=HARMLESS),
@@ -121,7 +121,7 @@ def from_environment(environ: Environ, given: Sequence[Given]) -> Iterator[Given
 
 def read_wish(given: Sequence[Given], rest: Sequence[str], console: Console) -> Wish:
     """What the options ask for. Failure: they contradict each other or cannot be read."""
-    _refuse_contradictions({one.name for one in given})
+    _refuse_contradictions([one.name for one in given])
     wish = Wish()
     for one in given:
         wish = _add(wish, one)
@@ -135,10 +135,13 @@ def read_wish(given: Sequence[Given], rest: Sequence[str], console: Console) -> 
     return wish
 
 
-def _refuse_contradictions(names: set[str]) -> None:
-    if {"format", "Format"} <= names:
-        raise Failure("-O (--Format) is incompatible with -o (--format)")
-    if "long" in names and names & {"format", "Format"}:
+def _refuse_contradictions(names: Sequence[str]) -> None:
+    if "format" in names and "Format" in names:
+        first, second = "-o (--format)", "-O (--Format)"
+        if names.index("Format") < names.index("format"):
+            first, second = second, first
+        raise Failure(f"{second} is incompatible with {first}")
+    if "long" in names and {"format", "Format"} & set(names):
         letter, name = ("o", "format") if "format" in names else ("O", "Format")
         raise Failure(
             f"squeue: fatal: Options -{letter}(--{name}) and -l(--long) are mutually exclusive. "
@@ -340,18 +343,11 @@ def _format(wish: Wish) -> Format[Row]:
 
 
 def sort(rows: list[Row], wish: Wish) -> list[Row]:
-    """The rows in the order of --sort: the last letter is sorted by first. Failure: a letter that does not order."""
+    """The rows in the order of --sort. Failure: it names what nothing is ordered by."""
     order = wish.sort
     if order is None:
         order = "P,i" if wish.by_step else "S" if wish.start else jobcolumns.DEFAULT_SORT
-    if order in ("cluster", "+cluster", "-cluster"):
-        return rows
-    for at in range(len(order) - 1, -1, -1):
-        letter = order[at]
-        if letter in ",+-":
-            continue
-        key = jobcolumns.SORT_KEYS.get(letter)
-        if key is None:
-            raise Failure(f"Invalid sort specification: {letter}")
-        rows = sorted(rows, key=key, reverse=at > 0 and order[at - 1] == "-")
-    return rows
+    try:
+        return jobcolumns.sort(rows, "" if order.strip("+-") == "cluster" else order)
+    except ValueError as error:
+        raise Failure(f"Invalid sort specification: {error}") from None
