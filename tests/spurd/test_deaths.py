@@ -195,3 +195,11 @@ def test_a_wedged_launcher_is_replaced_when_it_is_needed(make_stand: Callable[..
     assert stand.ended(11).wait_status == 7 << 8
     for job in (11, 12):
         stand.wait_released(job)
+
+
+def test_a_supervisor_that_dies_of_its_release_is_succeeded_and_released(stand: Stand) -> None:
+    """R41"""
+    (stand.faults / "released").write_text("kill")
+    stand.launch(13, "exit 0")
+    stand.wait_released(13)
+    assert not stand.agent.events("supervisor_killed")
