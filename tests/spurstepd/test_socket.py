@@ -174,8 +174,9 @@ def test_descriptors_from_strangers_are_refused(sleeper: RunHandle) -> None:
 
 
 def test_subscriber_sees_every_phase(bench: Bench) -> None:
+    """That of an ended run too, since something is left of it; otherwise it is finished with its exit."""
     bench.start_launcher()
-    run = bench.start("#!/bin/bash\nexit 7\n", may_start=False)
+    run = bench.start("#!/bin/bash\nsleep 1000 &\nexit 7\n", may_start=False)
     peer = run.peer()
     peer.send("org.spur.Run.Subscribe", more=True)
     first = peer.receive()
