@@ -11,52 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import Cluster, Job
+from tests.cluster import Cluster
 from tests.endtoend.conftest import Traced
+from tests.endtoend.scripts import let_go, lives, ran, wait_gone, wait_idle, wait_ran, wait_state, waiting
 from tests.patience import wait_for
 
 SHORT_TIMEOUT = {"controller": {"heartbeat_timeout_secs": 1.5, "missing_run_grace_secs": 1}}
-
-
-def lives(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_gone(pid: int) -> None:
-    wait_for(lambda: not lives(pid), f"process {pid} has gone")
-
-
-def waiting(cluster: Cluster, code: int = 7) -> str:
-    """A script that says that it runs, waits until it is let go, and exits with `code`."""
-    return f"""
-        echo ran >> {cluster.work}/ran.$SLURM_JOB_ID
-        while [ ! -e {cluster.work}/go ]; do sleep 0.05; done
-        exit {code}
-    """
-
-
-def ran(cluster: Cluster, job: int) -> int:
-    """How often its script began."""
-    path = cluster.work / f"ran.{job}"
-    return len(path.read_text().split()) if path.exists() else 0
-
-
-def wait_state(cluster: Cluster, node: str, *words: str) -> Job:
-    """The node, once its state has all these words in it."""
-
-    def look() -> Job | None:
-        shown = cluster.nodes()[node]
-        return shown if all(word in shown["State"] for word in words) else None
-
-    return wait_for(look, f"{node} is {' '.join(words)}", explain=cluster.story)
-
-
-def wait_idle(cluster: Cluster, node: str = "n1") -> None:
-    assert wait_state(cluster, node, "IDLE")["CPUAlloc"] == "0"
 
 
 @contextmanager
@@ -107,15 +67,15 @@ def test_devices_of_a_run_are_still_its_own_after_a_restart(make_cluster: Callab
     cluster = make_cluster(nodes={"n1": {"cpus": 4, "gres": ["gpu:2"]}})
     said = f"echo $SLURM_JOB_GPUS > {cluster.work}/gpus.$SLURM_JOB_ID"
     first = cluster.sbatch(f"{said}{waiting(cluster)}", "--gres=gpu:1")
-    wait_for(lambda: ran(cluster, first), "the first runs", explain=cluster.story)
+    wait_ran(cluster, first)
     cluster.agent.restart(signal.SIGKILL)
     second = cluster.sbatch(f"{said}{waiting(cluster)}", "--gres=gpu:1")
-    wait_for(lambda: ran(cluster, second), "the second runs", explain=cluster.story)
+    wait_ran(cluster, second)
     third = cluster.sbatch("exit 0", "--gres=gpu:1")
     assert cluster.wait_job(third, "PENDING", Reason="Resources")
     devices = [(cluster.work / f"gpus.{job}").read_text().strip() for job in (first, second)]
     assert sorted(devices) == ["0", "1"]
-    (cluster.work / "go").touch()
+    let_go(cluster)
     for job in (first, second):
         assert cluster.wait_job(job, "FAILED")["ExitCode"] == "7:0"
     cluster.wait_job(third, "COMPLETED")
@@ -125,13 +85,13 @@ def test_one_hung_supervisor_holds_up_nobody_else_and_is_not_killed_for_it(clust
     """Field report: one supervisor that did not answer hung the start of the daemon, hundreds of times over."""
     agent = cluster.agent
     hung, other = (cluster.sbatch(waiting(cluster)) for _ in range(2))
-    wait_for(lambda: ran(cluster, hung) and ran(cluster, other), "both run", explain=cluster.story)
+    wait_ran(cluster, hung, other)
     supervisor = agent.supervisor_pid(hung)
     with stopped(supervisor):
         agent.restart(signal.SIGKILL)
         later = cluster.sbatch("exit 3")
         assert cluster.wait_job(later, "FAILED")["ExitCode"] == "3:0"
-        (cluster.work / "go").touch()
+        let_go(cluster)
         assert cluster.wait_job(other, "FAILED")["ExitCode"] == "7:0"
     assert cluster.wait_job(hung, "FAILED")["ExitCode"] == "7:0"
     assert not agent.events("supervisor_killed")
@@ -197,7 +157,7 @@ def test_run_is_taken_back_by_a_job_that_waits_for_its_node_r07(make_traced: Cal
     cluster.agent.start()
     assert cluster.wait_job(job, "RUNNING")["Restarts"] == "0"
     assert cluster.agent.leader_pid(job) == leader
-    (cluster.work / "go").touch()
+    let_go(cluster)
     assert cluster.wait_job(job, "FAILED")["ExitCode"] == "7:0"
     cluster.wait_released()
     assert (ran(cluster, job), len(traces.times("epilog", job).ends)) == (1, 1)
@@ -206,10 +166,10 @@ def test_run_is_taken_back_by_a_job_that_waits_for_its_node_r07(make_traced: Cal
 def test_exit_of_a_run_that_ended_on_a_node_that_was_given_up_counts_r07(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(config=SHORT_TIMEOUT)
     job = cluster.sbatch(waiting(cluster))
-    wait_for(lambda: ran(cluster, job), "it runs", explain=cluster.story)
+    wait_ran(cluster, job)
     cluster.agent.stop(signal.SIGKILL)
     wait_state(cluster, "n1", "DOWN")
-    (cluster.work / "go").touch()
+    let_go(cluster)
     wait_for(lambda: cluster.agent.manifest(job)["exit"], "the exit is recorded", explain=cluster.story)
     cluster.agent.start()
     assert cluster.wait_job(job, "FAILED")["ExitCode"] == "7:0"
@@ -234,7 +194,7 @@ def test_older_attempt_is_ended_where_its_node_returns_r08(make_traced: Callable
     assert len(traces.times("epilog", job).ends) == 1
     assert lives(new)
     assert cluster.job(job)["JobState"] == "RUNNING"
-    (cluster.work / "go").touch()
+    let_go(cluster)
     shown = cluster.wait_job(job, "FAILED")
     assert (shown["ExitCode"], shown["NodeList"]) == ("7:0", "n2")
     assert (cluster.work / "where").read_text() == "n1 0\nn2 1\n"
@@ -281,9 +241,9 @@ def may_shield() -> bool:
 def test_supervisor_is_shielded_from_the_oom_killer_and_its_job_is_not(cluster: Cluster) -> None:
     """Field report: a supervisor's protection was inherited by the job, so that the kernel killed everybody else."""
     job = cluster.sbatch(f"cat /proc/self/oom_score_adj > {cluster.work}/score{waiting(cluster)}")
-    wait_for(lambda: ran(cluster, job), "it runs", explain=cluster.story)
+    wait_ran(cluster, job)
     supervisor = cluster.agent.supervisor_pid(job)
     assert int((cluster.work / "score").read_text()) == 0
     assert int(Path(f"/proc/{supervisor}/oom_score_adj").read_text()) == (-999 if may_shield() else 0)
-    (cluster.work / "go").touch()
+    let_go(cluster)
     cluster.wait_job(job, "FAILED")
