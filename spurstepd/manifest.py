@@ -170,4 +170,8 @@ def is_locked(run_dir: RunDir) -> bool:
 
 def boot_id() -> str:
     """The kernel's name for this boot, random(4): it changes with every one."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    fd = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 64).decode().strip()
+    finally:
+        os.close(fd)
