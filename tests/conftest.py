@@ -14,7 +14,15 @@ from tests.cluster import Cluster
 from tests.daemon import Daemon
 from tests.leftovers import children, descriptors
 
-hypothesis.settings.register_profile("spur", derandomize=True, database=None, deadline=None, print_blob=True)
+# How long an example takes says how busy the machine is, and nothing else.
+hypothesis.settings.register_profile(
+    "spur",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("spur")
 
 
