@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +37,11 @@ def processes_of(mark: str, root: Path) -> list[Process]:
 
 def children() -> set[int]:
     """The pids of the processes that this one started and that are there, zombies too."""
-    lists = (path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return {int(pid) for listed in lists for pid in listed.split()}
+    pids: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # that thread has just ended
+            pids |= {int(pid) for pid in path.read_text().split()}
+    return pids
 
 
 def sockets_below(root: Path) -> list[Path]:
