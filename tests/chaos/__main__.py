@@ -6,6 +6,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -31,11 +32,16 @@ def main() -> int:
     print(
         f"seed {given.seed}, nodes {given.nodes}, faults {', '.join(sorted(kind.value for kind in faults))}", flush=True
     )
+    for number in (signal.SIGTERM, signal.SIGINT):  # of whoever has had enough: all is ended and removed
+        signal.signal(number, signal.default_int_handler)
     world = World(given.nodes, network=FaultKind.NETWORK in faults, disk=FaultKind.DISK in faults, say=_say)
     try:
         world.start()
         _play(world, decisions(given.seed, options), given)
         verdict = _come_to_rest(world, given.drain_within)
+    except KeyboardInterrupt:
+        world.close()
+        return 130
     except BaseException:
         _keep_logs(world, given.keep)
         print(world.cluster.story(), flush=True)

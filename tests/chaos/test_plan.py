@@ -56,7 +56,9 @@ def test_a_job_is_cancelled_after_it_was_submitted_and_every_endless_one_is() ->
     assert cancelled
 
 
-@pytest.mark.parametrize("ending", [one for one in Ending if one not in NEVER_BY_ITSELF], ids=lambda ending: ending.name)
+@pytest.mark.parametrize(
+    "ending", [one for one in Ending if one not in NEVER_BY_ITSELF], ids=lambda ending: ending.name
+)
 def test_a_script_ends_as_it_is_said_to(ending: Ending, tmp_path: Path) -> None:
     number = 11 if ending in (Ending.SIGNAL, Ending.CORE) else 7
     job = JobPlan(0, ending, number, 0.01)
