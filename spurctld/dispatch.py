@@ -120,7 +120,6 @@ class _Line:
         self._work = asyncio.Event()
         self._resume = asyncio.Event()
         self._channel: tuple[str, grpc.aio.Channel] | None = None
-        self._old: list[grpc.aio.Channel] = []
         self._failures = 0
         self._faults: dict[Key, int] = {}
         self._pump = asyncio.create_task(self._run(), name=f"dispatch {node}")
@@ -155,8 +154,8 @@ class _Line:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        channels = [*self._old, *([self._channel[1]] if self._channel else [])]
-        await asyncio.gather(*(channel.close(grace=None) for channel in channels))
+        if self._channel is not None:
+            await self._channel[1].close(grace=None)
 
     async def _run(self) -> None:
         while True:
@@ -219,7 +218,9 @@ class _Line:
     def _open(self, address: str) -> grpc.aio.Channel:
         if self._channel is None or self._channel[0] != address:
             if self._channel is not None:
-                self._old.append(self._channel[1])
+                closing = asyncio.create_task(self._channel[1].close(grace=self._timeout_s))
+                self._tasks.add(closing)
+                closing.add_done_callback(self._tasks.discard)
             self._channel = (address, grpc.aio.insecure_channel(address, options=_OPTIONS))
             self._failures = 0
         return self._channel[1]

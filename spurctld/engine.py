@@ -266,7 +266,7 @@ class Engine:
             turn.committed.set_result(None)
         for one in turn.effects:
             if isinstance(one, Note):
-                log.info(one.name, **dict(one.facts))
+                log.info(one.name, stimulus=one.stimulus, **dict(one.facts))
             else:
                 self._carry_out(one)
 

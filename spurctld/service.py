@@ -24,6 +24,8 @@ from spurctld.engine import Engine, stamp
 from spurctld.store import Payload
 
 TOO_LONG = "Pathname of a file, directory or other parameter too long"
+MAX_DESCRIPTION_BYTES = 2**20  # arguments, paths, names, comment
+_OVERHEAD = 8  # of one string in a message
 _SHOWN_AT_ONCE = 200  # jobs, between two moments for others
 _READ_TRIES = 5
 
@@ -60,9 +62,11 @@ class ControllerService(spurctld_pb2_grpc.ControllerServicer):
         if not job.script and not request.test_only:
             raise Refused(Refusal(RefusalKind.INVALID, "Batch script is empty!"))
         environment = sum(len(one) + 1 for one in job.environment)
+        rest = max(0, job.ByteSize() - len(job.script) - environment)
         for what, has, most in (
             ("script", len(job.script), limits.max_script_bytes),
             ("environment", environment, limits.max_environment_bytes),
+            ("description", rest, MAX_DESCRIPTION_BYTES + len(job.environment) * _OVERHEAD),
         ):
             if has > most:
                 note = f"the {what} of the job has {has} bytes, the most are {most}"
@@ -85,9 +89,9 @@ class ControllerService(spurctld_pb2_grpc.ControllerServicer):
         for at, number in enumerate(wanted):
             if at % _SHOWN_AT_ONCE == _SHOWN_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            job = cluster.jobs.get(number)
-            if job is not None:
-                reply.jobs.append(views.job_info(cluster, job, self._engine.descriptions[number]))
+            job, description = cluster.jobs.get(number), self._engine.descriptions.get(number)
+            if job is not None and description is not None:
+                reply.jobs.append(views.job_info(cluster, job, description))
         return reply
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:

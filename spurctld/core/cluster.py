@@ -72,7 +72,7 @@ class Cluster:
         self.instructions.append(reply)
 
     def note(self, name: str, **facts: str | int | float) -> None:
-        self.instructions.append(Note(name, tuple(facts.items())))
+        self.instructions.append(Note(name, tuple(facts.items()), self.stimulus))
 
     def touch(self, job: Job, what: str = "") -> None:
         """`job` was changed: its record is saved and its place in every index checked when the event is over."""
@@ -245,12 +245,9 @@ class Cluster:
                 self.tell(TerminateRun(run.key, part.node, run.verdict))
 
     def _owe_epilogs(self, job: Job) -> None:
-        if not self.policy.controller_epilog:
-            return
         for run in job.runs.values():
             current = run.key.attempt == job.attempt and job.state.active
-            if run.epilog is Progress.NOT_OWED and run.over and not current:
-                run.epilog = self.move_hook(job, run, run.epilog, Progress.OWED)
+            if run.epilog is Progress.OWED and run.over and not current:
                 self.start_hook(job, run, HookKind.EPILOG)
 
     def start_hook(self, job: Job, run: Run, kind: HookKind) -> None:

@@ -97,6 +97,7 @@ class Note:
 
     name: str
     facts: tuple[tuple[str, str | int | float], ...] = ()
+    stimulus: str = ""
 
 
 NodeInstruction = LaunchRun | StartRun | TerminateRun | SignalRun | SuspendRun | PingNode

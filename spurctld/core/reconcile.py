@@ -118,7 +118,7 @@ def _send_again(cluster: Cluster, job: Job, run: Run, part: Part) -> None:
     if run.verdict is not None:
         cluster.tell(TerminateRun(run.key, part.node, run.verdict))
     elif job.attempt == run.key.attempt and job.state.active and run.prolog in (Progress.NOT_OWED, Progress.DONE):
-        cluster.tell(LaunchRun(run.key, part.node, cluster.stimulus))
+        cluster.tell(LaunchRun(run.key, part.node, job.stimulus))
 
 
 def _declare_gone(cluster: Cluster, job: Job, run: Run, part: Part) -> None:

@@ -76,7 +76,7 @@ class Run:
     @property
     def completing(self) -> bool:
         """Whether something of it is still to be waited for where waiting makes sense."""
-        return any(part.booked and not part.lost for part in self.parts.values()) or not self.epilog.settled
+        return any(part.booked and not part.lost for part in self.parts.values()) or self.epilog is Progress.UNDER_WAY
 
 
 @dataclass(slots=True)
@@ -101,6 +101,7 @@ class Job:
     restarts: int = 0
     launch_failures: int = 0  # in a row
     failed_node: str = ""
+    stimulus: str = ""  # of its submission: follows it through every process's log
     runs: dict[int, Run] = field(default_factory=dict)  # the last attempt, and older ones that are still booked
     # volatile
     story: Story = field(default_factory=new_story)

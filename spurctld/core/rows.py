@@ -60,6 +60,7 @@ _REQUEST = ("nodes", "tasks", "tasks_per_node", "cpus_per_task", "memory_mb", "m
 _JOB = (
     "submitted_at", "eligible_at", "attempt", "priority", "held", "reason", "state_desc", "exit_raw", "started_at",
     "ended_at", "suspended_at", "suspended_s", "restarts", "launch_failures", "failed_node",
+    "stimulus",
 )  # fmt: skip
 
 

@@ -136,6 +136,7 @@ class Waiting:
     job: int
     request: Request
     time_limit_s: int | None
+    priority: int = 0
 
     @property
     def runs_for_s(self) -> float:
@@ -238,19 +239,20 @@ def plan(
 
 
 def _in_order(passes: Sequence[_Pass]) -> Iterator[tuple[Waiting, _Pass]]:
-    """Partitions of higher priority first; within one priority the partitions' first jobs in turn of their age."""
+    """Partitions of higher priority first; within one priority the first jobs of the partitions in their order."""
     for priority in sorted({one.lane.spec.priority for one in passes}, reverse=True):
         group = [one for one in passes if one.lane.spec.priority == priority]
-        heap = [(waiting.job, at, waiting) for at, one in enumerate(group) if (waiting := one.next()) is not None]
+        heads = ((one.next(), at) for at, one in enumerate(group))
+        heap = [(-waiting.priority, waiting.job, at, waiting) for waiting, at in heads if waiting is not None]
         heapq.heapify(heap)
         while heap:
-            _, at, waiting = heap[0]
+            _, _, at, waiting = heap[0]
             yield waiting, group[at]
             following = group[at].next()
             if following is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (following.job, at, following))
+                heapq.heapreplace(heap, (-following.priority, following.job, at, following))
 
 
 class _Horizon:

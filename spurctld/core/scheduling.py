@@ -82,7 +82,7 @@ def _lane(cluster: Cluster, partition: Partition) -> Lane:
 def _queue(cluster: Cluster, partition: Partition) -> Iterator[Waiting]:
     for _, number in partition.queue:
         job = cluster.jobs[number]
-        yield Waiting(number, _request(job), job.spec.time_limit_s)
+        yield Waiting(number, _request(job), job.spec.time_limit_s, job.priority)
 
 
 def _request(job: Job) -> Request:
@@ -127,6 +127,7 @@ def _begin(cluster: Cluster, start: Start) -> None:
         {share.node: Part(share) for share in start.shares},
         started_at=cluster.at,
         prolog=Progress.OWED if cluster.policy.controller_prolog else Progress.NOT_OWED,
+        epilog=Progress.OWED if cluster.policy.controller_epilog else Progress.NOT_OWED,
     )
     job.runs[job.attempt] = run
     for part in run.parts.values():
@@ -157,4 +158,4 @@ def launch(cluster: Cluster, job: Job, run: Run) -> None:
         start_clock(cluster, job)
     for part in run.parts.values():
         if part.phase is Phase.SENT and not part.lost:
-            cluster.tell(LaunchRun(run.key, part.node, cluster.stimulus))
+            cluster.tell(LaunchRun(run.key, part.node, job.stimulus))

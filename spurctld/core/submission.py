@@ -47,6 +47,7 @@ def submit(cluster: Cluster, event: JobSubmitted) -> None:
         eligible_at=event.at,
         priority=max(1, FIRST_PRIORITY - number - ready.nice),
         held=Reason.HELD_USER if ready.hold else "",
+        stimulus=event.stimulus,
     )
     cluster.add_job(job)
     cluster.note("job_submitted", job=number, uid=ready.uid, partition=ready.partition)

@@ -27,9 +27,6 @@ JOB_STEPS: frozenset[tuple[JobState, JobState]] = frozenset(
         (_J.SUSPENDED, _J.PENDING),
         # never ran, or never will
         (_J.PENDING, _J.CANCELLED),
-        (_J.PENDING, _J.FAILED),
-        (_J.PENDING, _J.DEADLINE),
-        (_J.PENDING, _J.NODE_FAIL),
     }
     | {(start, end) for start in (_J.CONFIGURING, _J.RUNNING, _J.SUSPENDED) for end in _ENDS}
     | {(end, _J.PENDING) for end in _ENDS}  # scontrol requeue of a job that has ended
@@ -46,7 +43,6 @@ HOOK_STEPS: frozenset[tuple[Progress, Progress]] = frozenset(
     {
         (Progress.OWED, Progress.UNDER_WAY),
         (Progress.OWED, Progress.NOT_OWED),  # the run ended before its prolog began
-        (Progress.NOT_OWED, Progress.OWED),
         (Progress.UNDER_WAY, Progress.DONE),
         (Progress.UNDER_WAY, Progress.FAILED),
         (Progress.UNDER_WAY, Progress.UNKNOWN),
