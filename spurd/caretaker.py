@@ -407,6 +407,15 @@ class Caretaker:
             os.close(fd)
         await self._settle_death()
 
+    def unmet_leader(self) -> Process | None:
+        """The leader on record of a run whose supervisor has not told us of one; None: there is none, or it has."""
+        if self.known.lock is Lock.GONE or (self.known.state is not None and self.known.state.leader is not None):
+            return None
+        try:
+            return load_latest(self._dir).leader
+        except manifest.ManifestUnreadable:
+            return None
+
     def _recorded_supervisor(self) -> Process | None:
         try:
             return load_latest(self._dir).supervisor

@@ -244,7 +244,16 @@ class Daemon:
         self._drains.owe("launcher", reason)
 
     def _reap(self) -> None:
-        witness.reap(self._launchers.reaped, self._witness.saw)
+        witness.reap(self._launchers.reaped, self._saw_orphan)
+
+    def _saw_orphan(self, pid: int, status: int) -> None:
+        """A child of a supervisor and a launcher that have both died; perhaps before we heard of it."""
+        if self._witness.saw(pid, status):
+            return
+        for run, leader in self._roster.unmet_leaders():
+            if leader.pid == pid:
+                self._witness.hold(run, leader)
+                self._witness.saw(pid, status)
 
     async def _feed_watchdog(self) -> None:
         notifier = self._settings.notifier

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import structlog
@@ -18,7 +18,7 @@ from spurd.caretaker import Caretaker
 from spurd.claims import Claims, Refusal, ReleaseProof, Request
 from spurd.runs import Known, Lock, Order
 from spurstepd.ids import RunId
-from spurstepd.ledger import Duty, Grant, Progress, VerdictKind
+from spurstepd.ledger import Duty, Grant, Process, Progress, VerdictKind
 
 _REMEMBERED = 10_000
 _AFTER_FAILURE_S = 5.0
@@ -108,6 +108,13 @@ class Roster:
             if caretaker is not None:
                 log.error("run_in_conflict", job=run.job, attempt=run.attempt, reason=reason)
                 end(caretaker, VerdictKind.CONFLICT, reason)
+
+    def unmet_leaders(self) -> Iterator[tuple[RunId, Process]]:
+        """The leaders that stand in records, of runs whose supervisors have not told us of one."""
+        for run, caretaker in self._caretakers.items():
+            leader = caretaker.unmet_leader()
+            if leader is not None:
+                yield run, leader
 
     def statuses(self, *, complete: bool) -> list[spurctld_pb2.RunStatus]:
         """Every run that is on this node, for the controller."""

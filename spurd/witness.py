@@ -91,12 +91,17 @@ class Witness:
         self._held.clear()
         self._kept.clear()
 
-    def saw(self, pid: int, status: int) -> None:
-        """`pid` has ended as our child with the raw wait `status`, and is about to be reaped."""
+    def saw(self, pid: int, status: int) -> bool:
+        """`pid` has ended as our child with the raw wait `status`, and is about to be reaped.
+
+        Whether it is the leader of a run that is held.
+        """
         for run, held in self._held.items():
             if held.process.pid == pid and held.status is None and pidfd.is_gone(held.pidfd):
                 held.status = status
                 log.info("leader_reaped", job=run.job, attempt=run.attempt, pid=pid, status=status)
+                return True
+        return False
 
 
 def _name(run: RunId) -> str:

@@ -203,3 +203,19 @@ def test_a_supervisor_that_dies_of_its_release_is_succeeded_and_released(stand: 
     stand.launch(13, "exit 0")
     stand.wait_released(13)
     assert not stand.agent.events("supervisor_killed")
+
+
+def test_supervisor_and_launcher_die_before_the_agent_has_met_the_leader(stand: Stand) -> None:
+    """The leader stands in the record alone; the agent, its subreaper by then, recognises it when it reaps it."""
+    (stand.faults / "supervisor-forked").write_text("wait")
+    stand.launch(14, WAIT + "; exit 7")
+    leader = stand.agent.leader_pid(14)
+    wait_for(lambda: os.path.basename(os.readlink(f"/proc/{leader}/exe")) != "python3.11", "the script runs")
+    [launcher] = stand.agent.launcher_pids()
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (launcher, stand.agent.supervisor_pid(14)):
+            os.kill(pid, number)
+    go(stand)
+    ended = stand.ended(14)
+    assert (ended.wait_status, ended.source) in ((7 << 8, common_pb2.WITNESS), (7 << 8, common_pb2.KERNEL))
+    stand.wait_released(14)
