@@ -101,8 +101,8 @@ class Supervisor:
 
     def _find_place(self) -> cgroups.RunCgroup:
         recorded = self.ledger.value.cgroup
-        if recorded is not None:
-            return cgroups.reopen(recorded)
+        if recorded is not None and (found := cgroups.rejoin(recorded)) is not None:
+            return found
         try:
             place = cgroups.create(self.around.hierarchy, self.run, self._limits())
             unmet = place.unmet

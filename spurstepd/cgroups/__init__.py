@@ -16,7 +16,7 @@ Which kind of place a machine offers is found out by trying (`probe`), never fro
     V1-CONTROLLER/BASE/spur-KEY/42.1/     the same run where a v1 controller limits it; no leaves
 
 The launcher calls `probe.find` once. A supervisor calls `create` and records what `RunCgroup.recorded` says before it
-starts anything; a successor calls `reopen` with it. Everything here is imported with this package: a supervisor must
+starts anything; a successor calls `rejoin` with it. Everything here is imported with this package: a supervisor must
 not import anything later.
 """
 
@@ -49,6 +49,7 @@ __all__ = [
     "create",
     "device_number",
     "probe",
+    "rejoin",
     "reopen",
     "standing",
 ]
@@ -81,3 +82,14 @@ def reopen(recorded: str) -> RunCgroup:
     if recorded.startswith(bare.PREFIX):
         return bare.reopen(recorded)
     return contained.reopen(recorded)
+
+
+def rejoin(recorded: str) -> RunCgroup | None:
+    """`reopen` for a successor, which from now on keeps the place alive; None: it is gone, with all that was in it.
+
+    systemd removes a scope, and every cgroup below it, with the last process in it. A successor whose launcher lives in
+    another scope has to move, or the run's counters go with the job, and there is no place for the epilog.
+    """
+    if recorded.startswith(bare.PREFIX):
+        return bare.reopen(recorded)
+    return contained.rejoin(recorded)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from spurstepd.cgroups import devicefilter, files, legacy, processes, tree, unified
@@ -124,6 +125,14 @@ def reopen(recorded: str) -> ContainedRun:
     return ContainedRun(directory, v1, ())
 
 
+def rejoin(recorded: str) -> ContainedRun | None:
+    """`reopen`, and the caller moves to the supervisors beside the run. None: the run's cgroup is gone."""
+    run = reopen(recorded)
+    with suppress(OSError):
+        files.write(f"{os.path.dirname(run.directory)}/supervisors/cgroup.procs", "0")
+    return run if os.path.isdir(run.directory) else None
+
+
 class _Members:
     """The processes in and below one directory of the tree."""
 
@@ -181,6 +190,11 @@ class ContainedRun(_Members):
         self._v1 = dict(v1)
         self._unmet = unmet
         self._events: tree.Events | None = None
+
+    @property
+    def directory(self) -> str:
+        """In the v2 tree."""
+        return self._directory
 
     @property
     def recorded(self) -> str:

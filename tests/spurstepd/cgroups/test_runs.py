@@ -25,6 +25,14 @@ run.kill_all()
 """
 
 
+REJOIN = """
+import sys
+from spurstepd import cgroups
+run = cgroups.rejoin(sys.argv[1])
+print(run is not None, open("/proc/self/cgroup").read().split("0::")[1].split()[0])
+"""
+
+
 def test_daemons_that_detached_themselves_die_with_the_run(places: Places) -> None:
     run = places.create()
     leader = places.shell(run, f"{DAEMON} echo started; exec sleep 1002")
@@ -188,3 +196,19 @@ def _is_frozen(run: RunCgroup) -> bool:
     if directory.startswith("/"):
         return "frozen 1" in Path(directory, "cgroup.events").read_text()
     return _states(run.pids()) == {"T"}
+
+
+def test_a_successor_moves_beside_the_run_that_it_finds_and_is_told_of_one_that_is_gone(contained: Places) -> None:
+    """R26, R15: after a reboot, or when systemd has removed the scope, the epilog needs a place of its own."""
+    run = contained.create()
+    node = Path(run.recorded.split(" ")[0]).parent
+    found, own = _rejoin(run)
+    assert found == "True"
+    assert own.endswith(f"/{node.name}/supervisors")
+    assert run.remove(PATIENCE_S)
+    assert _rejoin(run)[0] == "False"
+
+
+def _rejoin(run: RunCgroup) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", REJOIN, run.recorded], capture_output=True, text=True, check=True)
+    return done.stdout.split()
