@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -53,7 +54,8 @@ class Console:
 
     def say(self, line: str) -> None:
         """A line on the error stream, after what was printed before it."""
-        self.stdout.flush()
+        with suppress(OSError):  # the end of the command will find it as well
+            self.stdout.flush()
         self.stderr.write(os.fsencode(line + "\n"))
         self.stderr.flush()
 
@@ -67,13 +69,12 @@ def run(name: str, command: Command) -> int:
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     console = Console(name)
-    code = conclude(command, sys.argv[1:], dict(os.environ), console)
     try:
+        code = conclude(command, sys.argv[1:], dict(os.environ), console)
         console.stdout.flush()
     except OSError as error:
-        console.complain(f"standard output: {os.strerror(error.errno or 0)}")
-        code = code or 1
-        os._exit(code)  # what is left in the buffer would fail again at the interpreter's end, and be told again
+        os.write(2, f"{name}: error: {error.strerror or error}\n".encode())
+        os._exit(1)  # what is left in the buffer would fail again at the interpreter's end, and be told again
     return code
 
 

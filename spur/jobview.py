@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from spur import memory
+from spur.console import Failure
 from spur.times import UNLIMITED
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class JobView:
 
 
 def decode(info: JobInfo) -> JobView:
-    """The job in a message of the controller. ValueError: its state is not one that this version knows."""
+    """The job in a message of the controller. Failure: its state is not one that this version knows."""
     job = info.job
     return JobView(
         job_id=info.job_id,
@@ -242,11 +243,10 @@ def decode(info: JobInfo) -> JobView:
 def _state(info: JobInfo) -> JobState:
     from spur.pb import common_pb2
 
-    name = common_pb2.JobState.Name(info.state)
     try:
-        return JobState[name]
-    except KeyError:
-        raise ValueError(f"job {info.job_id} has a state that is not known here: {name}") from None
+        return JobState[common_pb2.JobState.Name(info.state)]
+    except (KeyError, ValueError):
+        raise Failure(f"job {info.job_id} is in a state that this version does not know: {info.state}") from None
 
 
 def _path(job: JobDescription, path: str, default: str) -> str:

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,16 +67,18 @@ class ControllerServer(spurctld_pb2_grpc.ControllerServicer):
     partitions: Sequence[pb.PartitionInfo] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     at: float = 0.0
+    port: int = 0  # 0: the kernel's choice
     submitted: pb.SubmitJobReply = field(default_factory=lambda: pb.SubmitJobReply(job_id=42))
     errors: dict[int, str] = field(default_factory=dict)  # of CancelJobs, by job
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by method
+    before: Callable[[str], None] | None = None  # is told the method before each answer, and may change the fields
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         spurctld_pb2_grpc.add_ControllerServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         self._server.start()
         return self
 
@@ -118,53 +120,58 @@ class ControllerServer(spurctld_pb2_grpc.ControllerServicer):
         )
         return Result(_text(done.stdout), _text(done.stderr), done.returncode)
 
-    def _answer(self, request: Any, context: grpc.ServicerContext, reply: Any) -> Any:
+    def _answer(self, request: Any, context: grpc.ServicerContext, reply: Callable[[], Any]) -> Any:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         method = type(request).__name__.removesuffix("Request")
+        if self.before is not None:
+            self.before(method)
         refusal = self.refusals.get(method)
         if refusal is None:
-            return reply
+            return reply()
         if refusal.note:
             context.set_trailing_metadata((("spur-note", quote(refusal.note)),))
         context.abort(refusal.code, refusal.text)
 
     def Ping(self, request: pb.PingRequest, context: grpc.ServicerContext) -> pb.PingReply:
-        return self._answer(request, context, pb.PingReply(version="0.1.0", hostname="vm", started_at=1.0))
+        return self._answer(request, context, lambda: pb.PingReply(version="0.1.0", hostname="vm", started_at=1.0))
 
     def SubmitJob(self, request: pb.SubmitJobRequest, context: grpc.ServicerContext) -> pb.SubmitJobReply:
-        return self._answer(request, context, self.submitted)
+        return self._answer(request, context, lambda: self.submitted)
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsReply:
-        chosen = [job for job in self.jobs if not request.job_ids or job.job_id in request.job_ids]
-        return self._answer(request, context, pb.ListJobsReply(jobs=chosen, at=self.at or time.time()))
+        def reply() -> pb.ListJobsReply:
+            chosen = [job for job in self.jobs if not request.job_ids or job.job_id in request.job_ids]
+            return pb.ListJobsReply(jobs=chosen, at=self.at or time.time())
+
+        return self._answer(request, context, reply)
 
     def CancelJobs(self, request: pb.CancelJobsRequest, context: grpc.ServicerContext) -> pb.CancelJobsReply:
         results = [pb.CancelResult(job_id=number, error=self.errors.get(number, "")) for number in request.job_ids]
-        return self._answer(request, context, pb.CancelJobsReply(results=results))
+        return self._answer(request, context, lambda: pb.CancelJobsReply(results=results))
 
     def SuspendJob(self, request: pb.SuspendJobRequest, context: grpc.ServicerContext) -> pb.SuspendJobReply:
-        return self._answer(request, context, pb.SuspendJobReply())
+        return self._answer(request, context, lambda: pb.SuspendJobReply())
 
     def RequeueJob(self, request: pb.RequeueJobRequest, context: grpc.ServicerContext) -> pb.RequeueJobReply:
-        return self._answer(request, context, pb.RequeueJobReply())
+        return self._answer(request, context, lambda: pb.RequeueJobReply())
 
     def HoldJob(self, request: pb.HoldJobRequest, context: grpc.ServicerContext) -> pb.HoldJobReply:
-        return self._answer(request, context, pb.HoldJobReply())
+        return self._answer(request, context, lambda: pb.HoldJobReply())
 
     def ListNodes(self, request: pb.ListNodesRequest, context: grpc.ServicerContext) -> pb.ListNodesReply:
-        return self._answer(request, context, pb.ListNodesReply(nodes=self.nodes, at=self.at or time.time()))
+        return self._answer(request, context, lambda: pb.ListNodesReply(nodes=self.nodes, at=self.at or time.time()))
 
     def UpdateNodes(self, request: pb.UpdateNodesRequest, context: grpc.ServicerContext) -> pb.UpdateNodesReply:
-        return self._answer(request, context, pb.UpdateNodesReply())
+        return self._answer(request, context, lambda: pb.UpdateNodesReply())
 
     def ListPartitions(
         self, request: pb.ListPartitionsRequest, context: grpc.ServicerContext
     ) -> pb.ListPartitionsReply:
-        return self._answer(request, context, pb.ListPartitionsReply(partitions=self.partitions))
+        return self._answer(request, context, lambda: pb.ListPartitionsReply(partitions=self.partitions))
 
     def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigReply:
-        return self._answer(request, context, pb.GetConfigReply(entries=self.config, at=self.at or time.time()))
+        return self._answer(request, context, lambda: pb.GetConfigReply(entries=self.config, at=self.at or time.time()))
 
 
 def run_here(environ: Mapping[str, str], *argv: str, stdin: bytes = b"") -> Result:
