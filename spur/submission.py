@@ -256,7 +256,7 @@ def _propagate(text: str) -> str:
     try:
         jobenvironment.wanted_limits(text)
     except ValueError as error:
-        raise Failure(f"Bad rlimit name: {error}", f"--propagate={text} is not valid.", code=255) from None
+        raise Failure(f"Bad rlimit name: {error}", f"--propagate={text} is not valid.") from None
     return text
 
 
