@@ -93,7 +93,7 @@ class Api:
         if not self._supervisor.ledger.stored:
             return "room on the disk for its ledger"
         if self._supervisor.ending.stuck_on:
-            return self._supervisor.ending.stuck_on
+            return f"unkillable: {self._supervisor.ending.stuck_on}"
         for duty, one in ledger.obligations.items():
             if not one.progress.settled:
                 return f"{duty.value} {one.progress.value}"

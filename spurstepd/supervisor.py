@@ -14,26 +14,37 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spurstepd import cgroups, faults, hooks, manifest, notice, pidfd, slot, spawn, varlink, waitstatus, witness
+from spurstepd import (
+    cgroups,
+    containment,
+    faults,
+    hooks,
+    manifest,
+    notice,
+    pidfd,
+    slot,
+    spawn,
+    timelimit,
+    varlink,
+    waitstatus,
+    witness,
+)
 from spurstepd.api import Api
 from spurstepd.duties import Sight, Step, next_step, phase, why_not_to_start
 from spurstepd.ending import Ending
 from spurstepd.eventlog import EventLog
 from spurstepd.ids import RunId
+from spurstepd.inherited import InheritedTask, Watching
 from spurstepd.launchplan import LaunchPlan
 from spurstepd.ledger import Duty, Exit, ExitSource, Manifest, Process, Progress, Usage, Verdict, VerdictKind
 from spurstepd.ledgerfile import RETRY_S, LedgerFile
 from spurstepd.plugins import Plugins
 from spurstepd.reactor import READ, Reactor, Timer
 from spurstepd.rundir import NodeDirs, RunDir
-from spurstepd.settle import settle
 from spurstepd.spawn import Child
 from spurstepd.task import TaskSetup
 from spurstepd.title import become_subreaper, set_title
 from spurstepd.umbilical import Umbilical
-
-WITNESS_WAIT_S = 0.5  # from the kernel's word that the leader was reaped until the launcher's, which knows its usage
-LAST_WAIT_S = 10.0  # on kernels without an exit record: until the exit of a dead leader is given up as unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +89,8 @@ class Supervisor:
         self.plan: LaunchPlan = manifest.load_plan(self.dir)
         self.same_boot = self.ledger.value.boot_id == manifest.boot_id()
         self.may_start = self.plan.may_start
-        self._uncontained = ""
-        self.place = self._find_place()
-        self.ending = Ending(self)
+        self.place, self._uncontained = containment.find(around.hierarchy, self.ledger.value, self.plan, log)
+        self.ending = Ending(self.place, self.plan, self.reactor, log, self.advance_soon, self._complain)
         self.left = False
         self._hook: RunningHook | None = None
         self._task: Child | None = None  # a leader that is our child
@@ -88,8 +98,7 @@ class Supervisor:
         self._task_epilogs: list[str] = []  # still to be run, once the task has ended
         self._leader_fd: int | None = kept.get("leader")
         self._task_watched = False
-        self._witness = witness.read(self.dir)
-        self._settling: Timer | None = None
+        self._inherited: InheritedTask | None = None  # a leader that a predecessor started
 
     # -- start
 
@@ -98,34 +107,6 @@ class Supervisor:
         if lock is None:
             raise LockHeld
         return lock
-
-    def _find_place(self) -> cgroups.RunCgroup:
-        recorded = self.ledger.value.cgroup
-        if recorded is not None and (found := cgroups.rejoin(recorded)) is not None:
-            return found
-        try:
-            place = cgroups.create(self.around.hierarchy, self.run, self._limits())
-            unmet = place.unmet
-        except cgroups.ContainmentError as error:
-            bare = cgroups.Hierarchy(key=self.around.hierarchy.key)
-            place, unmet = cgroups.create(bare, self.run, cgroups.Limits()), (str(error),)
-        if self.around.hierarchy.kind is cgroups.Kind.BARE:
-            unmet = (*unmet, *self.around.hierarchy.reasons)
-        if unmet:
-            self.log.event("run_not_contained", unmet=unmet)
-            self._uncontained = "; ".join(unmet) if self.plan.cgroup_required else ""
-        return place
-
-    def _limits(self) -> cgroups.Limits:
-        granted, plan = self.ledger.value.granted, self.plan
-        denied = (cgroups.device_number(path) for path in plan.denied_devices) if plan.constrain_devices else ()
-        return cgroups.Limits(
-            cpus=granted.cpus if plan.constrain_cpus else None,
-            memory_bytes=granted.memory_mb << 20 if plan.constrain_memory and granted.memory_mb else None,
-            oom_group=plan.constrain_memory,
-            pids_max=plan.pids_max,
-            denied_devices=tuple(number for number in denied if number is not None),
-        )
 
     def serve(self) -> None:
         """Supervise until the run is released."""
@@ -315,8 +296,7 @@ class Supervisor:
         self._umbilical.send({"leader": slot.identity(leader)}, child.pidfd)
         faults.point("task-told")
         started = self.ledger.value.marked(Duty.RUN, Progress.RUNNING, time.time())
-        limit = self.plan.time_limit_s
-        deadline = None if limit is None else _boottime() + limit + self.plan.overrun_s
+        deadline = timelimit.deadline(self.plan, timelimit.now())
         self._task, self._task_watched, self._leader_fd = child, True, child.pidfd
         if not self.ledger.put_durably(replace(started, leader=leader, deadline_boottime=deadline)):
             self._task, self._task_watched, self._leader_fd = None, False, None
@@ -462,50 +442,19 @@ class Supervisor:
     # -- a task that a predecessor started
 
     def _watch_task(self) -> bool:
-        """Hold the leader by a pidfd, or settle its exit if it has ended."""
         leader = self.ledger.value.leader
         assert leader is not None
-        recorded = slot.read_exit(self.dir, leader)
-        if recorded is not None or not self.same_boot:
-            self._settle(recorded, "the node was rebooted while it ran")
-            return False
-        if self._leader_fd is None:
-            likeness, self._leader_fd = pidfd.open_same(leader)
-            if likeness is pidfd.Likeness.UNKNOWN:
-                return self._try_again_later("the leader's identity cannot be read")
-            if likeness is pidfd.Likeness.OTHER:
-                self._settle(None, "supervisor and launcher died before it ended")
-                return False
+        if self._inherited is None:
+            self._inherited = InheritedTask(leader, self._leader_fd, self.dir, self.reactor, self._settle)
+        if self._inherited.watch(self.same_boot) is Watching.UNREADABLE:
+            return self._try_again_later("the leader's identity cannot be read")
         self._task_watched = True
-        fd = self._leader_fd
-        assert fd is not None
-        self.reactor.watch(fd, READ, lambda _: self._leader_ended(fd))
         return True
 
-    def _leader_ended(self, fd: int) -> None:
-        """It ended: wait until it is reaped, then for the word of the launcher, then take what is there."""
-        if pidfd.is_reaped(fd):
-            self.reactor.forget(fd)
-            self._wait_for_witness(WITNESS_WAIT_S)
-        elif self._settling is None:
-            self.reactor.watch(fd, 0, lambda _: self._leader_ended(fd))  # a zombie: only its hang-up is news
-            self._wait_for_witness(LAST_WAIT_S)
-
-    def _wait_for_witness(self, seconds: float) -> None:
-        if self._settling is not None:
-            self._settling.cancel()
-        self._settling = self.reactor.after(0.0 if self._witness is not None else seconds, self._settle_watched)
-
-    def _settle_watched(self) -> None:
-        self._settle(None, "its supervisor died, and nobody who saw its exit is left")
-
-    def _settle(self, recorded: Exit | None, why_lost: str) -> None:
+    def _settle(self, ended: Exit) -> None:
         leader = self.ledger.value.leader
-        assert leader is not None
-        if self.ledger.value.exit is not None:
+        if leader is None or self.ledger.value.exit is not None:
             return
-        kernel = pidfd.exit_status(self._leader_fd) if self._leader_fd is not None else None
-        ended = settle(leader, slot=recorded, witness=self._witness, kernel=kernel, at=time.time(), why_lost=why_lost)
         if self.same_boot:
             ended = replace(ended, oom_kills=self.place.oom_kills(), usage=self._usage(ended.usage or Usage()))
         self._write_slot(leader, ended)
@@ -522,10 +471,8 @@ class Supervisor:
                 self.reactor.forget(self._umbilical.fileno())
                 self.log.event("launcher_gone")
                 return
-            if "witness" in message[0]:
-                self._witness = witness.decode(message[0]["witness"])
-                if self._settling is not None:
-                    self._wait_for_witness(0.0)
+            if "witness" in message[0] and self._inherited is not None:
+                self._inherited.hear(witness.decode(message[0]["witness"]))
 
     # -- the end
 
@@ -564,39 +511,40 @@ class Supervisor:
         self.advance_soon()
         return True
 
-    def complain(self, reason: str | None) -> None:
-        """The node must be drained for what does not die; None: it has died after all."""
-        drain = None if reason is None else f"job {self.run.job}: {reason}"
-        if self.ledger.value.drain != drain:
-            self.ledger.put(replace(self.ledger.value, drain=drain, drain_noted=False))
+    def _complain(self, reason: str | None) -> None:
+        """The node must be drained for what does not die; None: it has died after all.
+
+        Where the node has to be drained for another reason already, that reason stays.
+        """
+        ledger = self.ledger.value
+        mine = f"job {self.run.job}: unkillable"
+        if reason is not None and ledger.drain is None:
+            self.ledger.put(replace(ledger, drain=f"{mine}: {reason}", drain_noted=False))
+        elif reason is None and ledger.drain is not None and ledger.drain.startswith(mine):
+            self.ledger.put(replace(ledger, drain=None, drain_noted=False))
 
     def suspend(self) -> None:
         """Stop every process of the run; its time limit stops with it. NotRunning is the caller's to check."""
-        ledger = self.ledger.value
-        if not ledger.suspended:
+        if not self.ledger.value.suspended:
             self.place.freeze()
-            self.ledger.put(replace(ledger, suspended=True, suspended_boottime=_boottime()))
+            self.ledger.put(timelimit.suspended(self.ledger.value, timelimit.now()))
 
     def resume(self) -> None:
         """Let it go on, with what was left of its time."""
-        ledger = self.ledger.value
-        if ledger.suspended:
+        if self.ledger.value.suspended:
             self.place.thaw()
-            self.ledger.put(_resumed(ledger, _boottime()))
+            self.ledger.put(timelimit.resumed(self.ledger.value, timelimit.now()))
             self._arm_deadline()
 
     def _arm_deadline(self) -> None:
-        ledger = self.ledger.value
-        deadline = None if ledger.suspended else ledger.deadline_boottime
-        if deadline is not None and self.same_boot and ledger.exit is None:
-            self.reactor.after(deadline - _boottime(), self._overrun)
+        left_s = timelimit.left_s(self.ledger.value, timelimit.now())
+        if left_s is not None and self.same_boot:
+            self.reactor.after(left_s, self._overrun)
 
     def _overrun(self) -> None:
-        ledger = self.ledger.value
-        if ledger.deadline_boottime is None or ledger.exit is not None or ledger.suspended:
-            return
-        if ledger.deadline_boottime > _boottime():  # moved by a suspension, whose end armed another timer
-            return
+        left_s = timelimit.left_s(self.ledger.value, timelimit.now())
+        if left_s is None or left_s > 0:
+            return  # it has ended, or its suspension moved the deadline and armed another timer
         try:
             self.judge(Verdict(VerdictKind.TIMEOUT, 0, time.time(), "time limit"))
         except OSError:
@@ -636,18 +584,5 @@ def _cleared(ledger: Manifest) -> Manifest:
     return ledger.marked(Duty.RUN, Progress.NONE if never else Progress.DONE, time.time())
 
 
-def _resumed(ledger: Manifest, now: float) -> Manifest:
-    """`ledger` without its suspension, its deadline later by as long as that took. Times of CLOCK_BOOTTIME."""
-    deadline, since = ledger.deadline_boottime, ledger.suspended_boottime
-    if deadline is not None and since is not None:
-        deadline += now - since
-    return replace(ledger, suspended=False, suspended_boottime=None, deadline_boottime=deadline)
-
-
 def _known(first: float | None, second: float) -> float:
     return second if first is None else first
-
-
-def _boottime() -> float:
-    """Seconds since boot, suspended or not: no change of the wall clock moves a deadline."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
