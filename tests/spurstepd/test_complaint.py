@@ -1,69 +1,50 @@
-"""Processes that do not die: said by pid and wait channel, for as long as they are there."""
+"""Processes that do not die: said by pid and wait channel, for as long as they are there.
+
+A process in a frozen cgroup of version 1 is one: SIGKILL waits for its thaw. Machines without such a freezer skip this.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from spurstepd.cgroups import Leftover
-from spurstepd.ending import Ending
-from spurstepd.eventlog import EventLog
-from spurstepd.launchplan import Hooks, LaunchPlan
-from spurstepd.reactor import Reactor
+import pytest
+
 from tests.patience import wait_for
+from tests.spurstepd.conftest import Bench, exit_of
 
 
-@dataclass
-class Place:
-    """A place of a kind of its own: its one process ignores every signal until it is told to go."""
-
-    alive: bool = True
-    signals: list[int] = field(default_factory=list)
-
-    def signal(self, signum: int) -> int:
-        self.signals.append(signum)
-        return 1
-
-    def kill_all(self) -> None:
-        self.signals.append(signal.SIGKILL)
-
-    def thaw(self) -> None:
-        pass
-
-    def populated(self) -> bool:
-        return self.alive
-
-    def left(self) -> list[Leftover]:
-        return [Leftover(4711, "stuck", "D", "nfs_wait")]
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A cgroup of version 1 whose members can be made unkillable."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    tops = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "freezer" in m[3].split(",")]
+    if not tops:
+        pytest.skip("no freezer of cgroup version 1 on this machine")
+    place = tops[0] / f"unkillable-{os.getpid()}"
+    place.mkdir()
+    yield place
+    (place / "freezer.state").write_text("THAWED")
+    with suppress(OSError):
+        place.rmdir()
 
 
-def plan(kill_wait_s: float, unkillable_s: float) -> LaunchPlan:
-    return LaunchPlan(
-        ("/bin/true",), (), "/", 0, 0, (), 0o022, "/dev/null", "/dev/null", "/dev/null", False, (), kill_wait_s,
-        unkillable_s, None, 0.0, True, Hooks(),
-    )  # fmt: skip
-
-
-def test_a_process_that_does_not_die_is_complained_about_once_and_no_longer_than_it_lives(tmp_path: Path) -> None:
-    place, reactor, said, cleared = Place(), Reactor(), [], []
-    complain: Callable[[str | None], None] = said.append
-    ending = Ending(
-        place, plan(0.05, 0.05), reactor, EventLog(tmp_path / "log"), lambda: cleared.append(True), complain  # type: ignore[arg-type]
-    )  # fmt: skip
-    ending.begin()
-    turn(reactor, lambda: bool(said))
-    assert place.signals[:3] == [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL]
-    assert said == ["4711 (stuck, state D in nfs_wait)"]
-    place.alive = False
-    turn(reactor, lambda: bool(cleared))
-    assert said == ["4711 (stuck, state D in nfs_wait)", None]
-
-
-def turn(reactor: Reactor, until: Callable[[], bool]) -> None:
-    def look() -> bool:
-        reactor.run_once()
-        return until()
-
-    wait_for(look, "the ending goes on", pause_s=0.0)
+def test_what_does_not_die_drains_the_node_and_holds_its_claim_until_it_has_died(bench: Bench, freezer: Path) -> None:
+    bench.start_launcher()
+    run = bench.start("#!/bin/bash\nsleep 1000 &\nexec sleep 1000\n", kill_wait_s=0.1, unkillable_s=0.3)
+    leader = run.wait_phase("running")["leader"]["pid"]
+    child = wait_for(lambda: [pid for pid in run.call("ListPids")["pids"] if pid != leader], "the child")[0]
+    (freezer / "cgroup.procs").write_text(str(child))
+    (freezer / "freezer.state").write_text("FROZEN")
+    run.call("Terminate", kind="cancelled")
+    state = wait_for(lambda: (s := run.state()) and s["drain"] and s, "a complaint", explain=bench.log_text)
+    assert state["drain"].startswith(f"job 42: unkillable: {child} (sleep, state ")
+    assert state["waiting_for"].startswith(f"unkillable: {child} ")
+    assert state["phase"] == "ended"
+    (freezer / "freezer.state").write_text("THAWED")
+    state = run.finish()
+    assert exit_of(state) == ("waitid", signal.SIGTERM)
+    assert state["drain"] is None
