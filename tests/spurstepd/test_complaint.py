@@ -36,7 +36,7 @@ def test_what_does_not_die_drains_the_node_and_holds_its_claim_until_it_has_died
     bench.start_launcher()
     run = bench.start("#!/bin/bash\nsleep 1000 &\nexec sleep 1000\n", kill_wait_s=0.1, unkillable_s=0.3)
     leader = run.wait_phase("running")["leader"]["pid"]
-    child = wait_for(lambda: [pid for pid in run.call("ListPids")["pids"] if pid != leader], "the child")[0]
+    child = wait_for(lambda: [pid for pid in run.call("ListPids")["pids"] if pid != leader] or None, "the child")[0]
     (freezer / "cgroup.procs").write_text(str(child))
     (freezer / "freezer.state").write_text("FROZEN")
     run.call("Terminate", kind="cancelled")
