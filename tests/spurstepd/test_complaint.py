@@ -41,7 +41,7 @@ def test_what_does_not_die_drains_the_node_and_holds_its_claim_until_it_has_died
     (freezer / "freezer.state").write_text("FROZEN")
     run.call("Terminate", kind="cancelled")
     state = wait_for(lambda: (s := run.state()) and s["drain"] and s, "a complaint", explain=bench.log_text)
-    assert state["drain"].startswith(f"job 42: unkillable: {child} (sleep, state ")
+    assert state["drain"].startswith(f"job 42: unkillable: {child} (")
     assert state["waiting_for"].startswith(f"unkillable: {child} ")
     assert state["phase"] == "ended"
     (freezer / "freezer.state").write_text("THAWED")
