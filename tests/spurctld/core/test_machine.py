@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spurctld.core import events as e
 from spurctld.core.instructions import LaunchRun, RunHook, StartRun, TerminateRun
-from spurctld.core.states import ExitSource, Fault, JobState, NodeOrder, Phase, VerdictKind
+from spurctld.core.states import ExitSource, Fault, NodeOrder, Phase, VerdictKind
 from spurctld.core.values import Exit, Gres, NodeSpec, PartitionSpec, Policy, RunKey, RunState
 from tests.spurctld.core.driver import Driver
 
@@ -83,6 +83,7 @@ class ClusterLife(RuleBasedStateMachine):
                 self.hooks.append(one)
             elif isinstance(one, LaunchRun | StartRun | TerminateRun):
                 self.fakes[one.node].inbox.append(one)
+        self.driver.told = []
 
     def _register(self, fake: FakeNode) -> None:
         fake.alive = True
@@ -392,4 +393,3 @@ ClusterLife.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestClusterLife = ClusterLife.TestCase
-assert JobState
