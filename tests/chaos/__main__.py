@@ -147,9 +147,8 @@ def _report(world: World, verdict: Verdict, left: list[str]) -> None:
     for what, count in sorted(world.injected.items()):
         _say(f"{count:6} {what}")
     _say(f"{world.injected.total():6} faults, {world.agent_kills} agents killed with -9")
-    _say(
-        f"{len(world.requests.jobs):6} jobs: {', '.join(f'{count} {state}' for state, count in verdict.outcomes.items())}"
-    )
+    outcomes = ", ".join(f"{count} {state}" for state, count in verdict.outcomes.items())
+    _say(f"{len(world.requests.jobs):6} jobs, {world.requests.requeues} requeued by us: {outcomes}")
     for fault, count in verdict.counts.items():
         if fault.wrong or count:
             _say(f"{count:6} {fault.value}")

@@ -1,4 +1,4 @@
-"""A spool on a small disk that can be filled to the last byte and freed: a tmpfs in our own mount namespace."""
+"""A small disk that can be filled to the last byte and freed: a tmpfs in our own mount namespace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.chaos.network import CLONE_NEWNS, unshare
 
-SIZE_MB = 16
+SIZE_MB = 64
 
 
 def own_mounts() -> None:

@@ -6,6 +6,7 @@ Jobs and faults come from two sources of chance, so that the jobs of a seed do n
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Requeue:
+    index: int
+
+    def __str__(self) -> str:
+        return f"requeue chaos-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """End processes of one node, or the controller, at the same instant. `pick`, in [0, 1), chooses among several.
 
@@ -100,13 +109,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fill the small spool until `leave_bytes` are free."""
+    """Fill the small disk of the controller or of the first node until `leave_bytes` are free."""
 
+    victim: Victim
     leave_bytes: int
     for_s: float
 
     def __str__(self) -> str:
-        return f"fill the spool but for {self.leave_bytes} bytes for {self.for_s:.1f} s"
+        return f"fill the disk of {self.victim.value} but for {self.leave_bytes} bytes for {self.for_s:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,7 @@ class StepClock:
 
 
 Fault = Kill | Stop | Order | Fill | CutLink | StepClock
-Action = Submit | Cancel | Fault
+Action = Submit | Cancel | Requeue | Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,24 +197,19 @@ def decisions(seed: int, options: Options) -> Iterator[Decision]:
 
 
 def _jobs(chance: random.Random, options: Options) -> Iterator[Decision]:
-    """Submissions and cancellations."""
-    now_s, cancels = 0.0, list[tuple[float, int]]()
-    for index in _count():
+    """Submissions, and what becomes of those jobs later."""
+    now_s, later = 0.0, list[tuple[float, int, Cancel | Requeue]]()
+    for index in itertools.count():
         now_s += chance.expovariate(1 / options.job_every_s)
-        while cancels and cancels[0][0] <= now_s:
-            at_s, other = heapq.heappop(cancels)
-            yield Decision(at_s, Cancel(other))
+        while later and later[0][0] <= now_s:
+            at_s, _, action = heapq.heappop(later)
+            yield Decision(at_s, action)
         job = job_plan(chance, index)
         if job.cancel_after_s is not None:
-            heapq.heappush(cancels, (now_s + job.cancel_after_s, index))
+            heapq.heappush(later, (now_s + job.cancel_after_s, index, Cancel(index)))
+        elif chance.random() < 0.1:
+            heapq.heappush(later, (now_s + chance.uniform(0.5, 15.0), index, Requeue(index)))
         yield Decision(now_s, Submit(job))
-
-
-def _count() -> Iterator[int]:
-    index = 0
-    while True:
-        yield index
-        index += 1
 
 
 def job_plan(chance: random.Random, index: int) -> JobPlan:
@@ -257,7 +262,8 @@ def fault(chance: random.Random, kind: FaultKind, nodes: int) -> Fault:
         case FaultKind.POINT:
             return _order(chance)
         case FaultKind.DISK:
-            return Fill(chance.choice((0, 0, 4096, 100_000)), chance.uniform(0.5, 6.0))
+            victim = chance.choice((Victim.AGENT, Victim.AGENT, Victim.CONTROLLER))
+            return Fill(victim, chance.choice((0, 0, 4096, 100_000)), chance.uniform(0.5, 6.0))
         case FaultKind.CONTROLLER:
             return Kill(node, (Victim.CONTROLLER,), 0.0, _absence_s(chance), chance.random() < 0.5)
         case FaultKind.NETWORK:

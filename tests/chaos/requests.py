@@ -42,6 +42,7 @@ class Requests:
         self._cancels: list[Future[None]] = []
         self._cancelled: set[int] = set()
         self.jobs: dict[int, Request] = {}
+        self.requeues = 0  # that the controller agreed to
 
     def submit(self, job: JobPlan) -> None:
         future: Future[int | None] = Future()
@@ -52,6 +53,10 @@ class Requests:
         """Until the controller has said yes or no. A job that was never taken is not cancelled."""
         self._cancelled.add(index)
         self._cancels.append(self._pool.submit(self._cancel, self.jobs[index]))
+
+    def requeue(self, index: int) -> None:
+        """Once, whatever comes of it: the job runs again, or does not."""
+        self._pool.submit(self._requeue, self.jobs[index])
 
     def cancel_endless(self) -> None:
         """Those that would be there for ever and are not cancelled yet."""
@@ -86,6 +91,12 @@ class Requests:
             return None
         request.submitted = Fate.TAKEN
         return int(result.stdout.split(";")[0])
+
+    def _requeue(self, request: Request) -> None:
+        number = request.submission.result(_PATIENCE_S)
+        if number is not None:
+            result = self._run(request, "scontrol", "requeue", str(number))
+            self.requeues += result is not None and not result.returncode
 
     def _cancel(self, request: Request) -> None:
         number = request.submission.result(_PATIENCE_S)

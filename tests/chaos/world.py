@@ -1,7 +1,8 @@
 """The cluster that a chaos run is about, and everything that is done to it.
 
 It lives on one machine: a controller, a few agents, each in a network namespace of its own where that can be had, the
-spool of the first one on a small disk. Whatever is broken here is mended here, after its time or by `heal`.
+disks of the controller and of the first agent so small that they can be filled. Whatever is broken here is mended
+here, after its time or by `heal`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,20 @@ from tests.chaos.janitor import Janitor
 from tests.chaos.jobs import SHORT_LIMIT_S
 from tests.chaos.keeper import Keeper
 from tests.chaos.network import CONTROLLER, Network
-from tests.chaos.plan import AGENT_POINTS, Action, Cancel, CutLink, Fill, Kill, Order, StepClock, Stop, Submit, Victim
+from tests.chaos.plan import (
+    AGENT_POINTS,
+    Action,
+    Cancel,
+    CutLink,
+    Fill,
+    Kill,
+    Order,
+    Requeue,
+    StepClock,
+    Stop,
+    Submit,
+    Victim,
+)
 from tests.chaos.processes import Held
 from tests.chaos.requests import Requests
 from tests.cluster import USER, Agent, Cluster
@@ -88,7 +102,8 @@ class World:
         self.cluster = self._make_cluster(root, nodes)
         self.traces = self.cluster.work / "traces"
         self._write_hooks()
-        self.disk = SmallDisk(root / "n1") if disk else None
+        places = {Victim.AGENT: root / "n1", Victim.CONTROLLER: root / "spurctld"} if disk else {}
+        self.disks = {victim: SmallDisk(where) for victim, where in places.items()}
         self.requests = Requests(self.cluster.as_user(USER), self.traces)
         self.janitor = Janitor(self.cluster)
         self.keeper = Keeper(self.cluster, say)
@@ -146,6 +161,8 @@ class World:
                 self.requests.submit(job)
             case Cancel(index):
                 self.requests.cancel(index)
+            case Requeue(index):
+                self.requests.requeue(index)
             case Kill():
                 self._kill(action)
             case Stop():
@@ -259,10 +276,10 @@ class World:
         return True
 
     def _fill(self, fill: Fill) -> None:
-        assert self.disk is not None
-        self.disk.fill(fill.leave_bytes)
-        self._after(fill.for_s, self.disk.free)
-        self.injected["fill the spool"] += 1
+        disk = self.disks[fill.victim]
+        disk.fill(fill.leave_bytes)
+        self._after(fill.for_s, disk.free)
+        self.injected[f"fill the disk of {fill.victim.value}"] += 1
 
     def _cut(self, cut: CutLink) -> None:
         assert self.network is not None
@@ -314,8 +331,8 @@ class World:
         """End everything; what was left."""
         self.janitor.stop()
         left = self.cluster.close().splitlines()
-        if self.disk is not None:
-            self.disk.unmount()
+        for disk in self.disks.values():
+            disk.unmount()
         if self.network is not None:
             self.network.close()
         shutil.rmtree(self.cluster.root, ignore_errors=True)
