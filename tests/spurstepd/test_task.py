@@ -214,3 +214,16 @@ def test_task_epilog_runs_as_the_user_after_the_task(bench: Bench) -> None:
     run = bench.start("#!/bin/bash\necho task; exit 3\n", uid=NOBODY, hooks=Hooks(task_epilog=(str(program),)))
     assert exit_of(run.finish()) == ("waitid", 3 << 8)
     assert output(bench) == f"task\n{NOBODY} after\n"
+
+
+def test_a_job_cannot_state_its_own_exit_r27(bench: Bench) -> None:
+    """Its records are root's; what it can write, nobody reads for its exit (R40)."""
+    bench.start_launcher()
+    script = (
+        "#!/bin/bash\nd=$(dirname $0)\n"
+        "for f in exit manifest.json witness.json launch.json lock; do\n"
+        "  (echo 0 > $d/$f) 2>/dev/null && echo wrote $f; (cat $d/$f >/dev/null) 2>/dev/null && echo read $f\n"
+        "done\n(ls $d) 2>/dev/null && echo listed\nexit 7\n"
+    )
+    assert exit_of(bench.start(script, uid=NOBODY).finish()) == ("waitid", 7 << 8)
+    assert output(bench) == ""
