@@ -17,11 +17,12 @@ from typing import Any, assert_never
 
 import structlog
 
-from spurd import messages, rundirs
+from spurd import rundirs
 from spurd.channel import ChannelLost, Refused, Values
-from spurd.controller import Controller, Pause, Unanswered
+from spurd.controller import Controller
 from spurd.drains import Drains
 from spurd.launchers import LauncherFailed, Launchers, NoSuchRun
+from spurd.reports import Reporter
 from spurd.runs import (
     Ask,
     Connect,
@@ -36,12 +37,12 @@ from spurd.runs import (
     Step,
     Supervise,
     Wait,
-    due_report,
     next_step,
     reckoned,
 )
 from spurd.runstate import Phase, RunState
 from spurd.supervisors import Following, Impostor, Supervisor
+from spurd.wishes import Reply, Wishes
 from spurd.witness import Witness
 from spurstepd import faults, manifest, pidfd
 from spurstepd.ids import RunId
@@ -71,14 +72,6 @@ class Company:
     on_gone: Callable[[Known], None]  # the run has left the disk: its claim is free
 
 
-class Wish:
-    """Something that a caller wants of a supervisor; `reply` is done when it was carried out or refused."""
-
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
-        self.reply: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
-
-
 class Caretaker:
     """Of one run. `known` is replaced whole at every change, and each change wakes what waits for it."""
 
@@ -88,14 +81,14 @@ class Caretaker:
         self._dir = company.dirs.run(known.run)
         self._supervisor = Supervisor(known.run, company.dirs.socket(known.run), known.nonce)
         self._changed = asyncio.Event()
-        self._reports_changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
-        self._wishes: dict[int, Wish] = {}
         self._retry_s = _FIRST_RETRY_S
         self._never_supervised = fresh
         self._succession_since: float | None = None
         bound = {"job": known.run.job, "attempt": known.run.attempt, "node": company.node}
         self._log = structlog.get_logger().bind(**bound, **({"stimulus": stimulus} if stimulus else {}))
+        self._wishes = Wishes(lambda asks: self.change(wishes=asks))
+        self._reporter = Reporter(company.node, company.controller, lambda: self.known, self._answered, self._log)
 
     @property
     def run(self) -> RunId:
@@ -104,31 +97,13 @@ class Caretaker:
     def change(self, **changes: Any) -> None:
         self.known = replace(self.known, **changes)
         self._changed.set()
-        self._reports_changed.set()
+        self._reporter.changed()
 
     # -- what callers want
 
-    def wish(self, order: Order, **parameters: int | str) -> asyncio.Future[Values]:
-        """Have the supervisor carry out `order`; the future gives its reply or raises Refused.
-
-        A future that is cancelled takes the wish back. A wish outlives the death of the supervisor.
-        """
-        ticket = max(self._wishes, default=0) + 1
-        wish = Wish(Ask(order, tuple(sorted(parameters.items())), ticket))
-        self._wishes[ticket] = wish
-        wish.reply.add_done_callback(lambda _: self._drop_wish(ticket))
-        self._show_wishes()
-        return wish.reply
-
-    def _drop_wish(self, ticket: int) -> None:
-        if self._wishes.pop(ticket, None) is not None:
-            self._show_wishes()
-
-    def _show_wishes(self) -> None:
-        # A verdict goes before everything else.
-        asks = [wish.ask for wish in self._wishes.values()]
-        asks.sort(key=lambda ask: (ask.order is not Order.TERMINATE, ask.ticket))
-        self.change(wishes=tuple(asks))
+    def wish(self, order: Order, **parameters: int | str) -> Reply:
+        """Have the supervisor carry out `order`; as `Wishes.add`."""
+        return self._wishes.add(order, **parameters)
 
     def drain_noted(self) -> None:
         """The controller has the drain of this run."""
@@ -142,7 +117,7 @@ class Caretaker:
             self.change(link=Link.DOWN)
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                reporting = self._tasks.create_task(self._report())
+                reporting = self._tasks.create_task(self._reporter.run())
                 while not isinstance(step := self._decide(), Done):
                     self._changed.clear()
                     await self._take(step)
@@ -150,7 +125,7 @@ class Caretaker:
                     if task is not None:
                         task.cancel()
         finally:
-            self._end_wishes()
+            self._wishes.end()
             for source in (self._drain_source, self._unidentified_source):
                 self._company.drains.owe(source, None)
 
@@ -335,23 +310,14 @@ class Caretaker:
                 self.change(state=replace(self.known.state, phase=Phase.ANSWERED))
             case _:
                 pass
-        wish = self._wishes.get(ask.ticket)
-        if wish is not None and not wish.reply.done():
-            wish.reply.set_result(reply)
+        self._wishes.settle(ask, reply)
 
     def _refused(self, ask: Ask, error: Refused) -> None:
-        wish = self._wishes.get(ask.ticket)
         self.change(asked_since=None)
-        if wish is not None and not wish.reply.done() and error.name != "Failed":
-            wish.reply.set_exception(error)
+        if error.name != "Failed" and self._wishes.settle(ask, error):
             return
         self._log.warning("supervisor_refused", call=ask.order.value, reason=str(error))
         self._retry_later()
-
-    def _end_wishes(self) -> None:
-        for wish in list(self._wishes.values()):
-            if not wish.reply.done():
-                wish.reply.set_exception(Refused("NotRunning", {"phase": "released"}))
 
     # -- supervisors that are missing, or in the way
 
@@ -431,50 +397,11 @@ class Caretaker:
 
     # -- what the controller is told
 
-    async def _report(self) -> None:
-        """Each report until it is answered or a later one takes its place; forever (R14)."""
-        pause = Pause()
-        while True:
-            self._reports_changed.clear()
-            due = due_report(self.known)
-            if due is None:
-                await self._reports_changed.wait()
-                continue
-            try:
-                await self._send(due)
-                pause.reset()
-            except Unanswered as error:
-                self._log.debug("report_not_answered", report=due.name, reason=str(error))
-                await self._pause_reports(due, pause.next_s())
-
-    async def _pause_reports(self, failed: Report, pause_s: float) -> None:
-        """Until the time is over, the controller answers somebody, or something later is to be told."""
-        until = time.monotonic() + pause_s
-        answered = asyncio.create_task(self._company.controller.wait_answered(pause_s))
-        try:
-            while due_report(self.known) is failed and not answered.done() and time.monotonic() < until:
-                self._reports_changed.clear()
-                changed = asyncio.create_task(self._reports_changed.wait())
-                await asyncio.wait([answered, changed], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-        finally:
-            answered.cancel()
-
-    async def _send(self, due: Report) -> None:
-        """Unanswered."""
-        told = self.known
-        if due is Report.FINISHED:
-            faults.point("report-due")
-        reply = await self._company.controller.report(messages.report(self._company.node, told, due))
-        answer = messages.ANSWERS.get(reply.answer)
-        if answer is None:
-            raise Unanswered(f"ReportRun: an answer of kind {reply.answer}")
-        self._log.info("report_answered", report=due.name, answer=answer)
-        if due is not Report.FINISHED:
-            self.change(reported=due)
-            return
-        faults.point("report-answered")
-        self.change(reported=due, answer=answer, drain_told=True)  # the report had it, and it is durable
+    def _answered(self, report: Report, answer: str) -> None:
+        if report is Report.FINISHED:
+            self.change(reported=report, answer=answer, drain_told=True)  # the report had it, and it is durable
+        else:
+            self.change(reported=report)
 
 
 def _now() -> Now:
