@@ -328,7 +328,7 @@ class Caretaker:
             self._look()
             return
         try:
-            pid = await self._company.launchers.supervise(self.run, self._company.witness.leader(self.run))
+            pid = await self._company.launchers.supervise(self.run, lambda: self._company.witness.leader(self.run))
         except NoSuchRun:
             self._look()
             self._retry_later()

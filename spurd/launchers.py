@@ -166,16 +166,17 @@ class Launchers:
             del self._others[launcher.pid]
             log.info("launcher_gone", pid=launcher.pid)
 
-    async def supervise(self, run: RunId, leader: Leader | None) -> int:
+    async def supervise(self, run: RunId, leader: Callable[[], Leader | None]) -> int:
         """Have our launcher start a supervisor on the directory of `run`; its pid, or that of one that is there.
 
+        `leader` is asked when there is a launcher: until then the leader may have ended, and been reaped by us.
         LauncherFailed: there is none, and why. NoSuchRun: there is no directory.
         """
         async with self._calls:
             if not await self.ready(_START_PATIENCE_S) or (own := self._own) is None:
                 raise LauncherFailed("the launcher is not up")
             try:
-                return await own.supervise(run, leader, self._patience_s)
+                return await own.supervise(run, leader(), self._patience_s)
             except Refused as error:
                 return _refused(error)
             except TimeoutError:
