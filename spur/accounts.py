@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 
+from spur.numerals import number
+
 
 def uid_of(text: str) -> int | None:
     """The uid of the user `text`, a name or the number of a user that there is; None: nobody is called so."""
@@ -12,9 +14,10 @@ def uid_of(text: str) -> int | None:
         return pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
         pass
+    uid = number(text)
     try:
-        return pwd.getpwuid(int(text)).pw_uid if text.isascii() and text.isdigit() else None
-    except (KeyError, OverflowError):
+        return None if uid is None else pwd.getpwuid(uid).pw_uid
+    except KeyError:
         return None
 
 

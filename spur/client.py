@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import unquote
 
 from spur import addresses, localtoken
 from spur.auth import AuthError
@@ -172,4 +171,10 @@ def _controller_error(error: grpc.RpcError) -> ControllerError:
         case grpc.StatusCode.UNAUTHENTICATED:
             return ControllerError(NOT_PROVEN, hint=details)
     note = next((str(value) for key, value in error.trailing_metadata() or () if key == "spur-note"), "")
-    return ControllerError(details or error.code().name, unquote(note))
+    return ControllerError(details or error.code().name, _unquoted(note) if note else "")
+
+
+def _unquoted(text: str) -> str:
+    from urllib.parse import unquote  # few calls have a note, and the module takes its time
+
+    return unquote(text)

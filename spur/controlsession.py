@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from spur import client
 from spur.client import Controller, ControllerError
 from spur.console import Console, Environ
+from spur.numerals import number
 
 
 @dataclass(slots=True)
@@ -45,4 +46,4 @@ class Session:
 
 
 def is_job_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) < 2**32
+    return number(text) is not None

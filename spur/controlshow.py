@@ -58,6 +58,8 @@ def show_nodes(session: Session, name: str | None) -> int:
     except ControllerError as error:
         return session.tell(error, f"slurm_load_node error: {error.text}")
     views = {info.name: nodeview.decode(info) for info in reply.nodes}
+    if not views and name is None:
+        session.console.print("No nodes in the system")
     code = 0
     for wanted in list(views) if name is None else _hosts(name):
         view = views.get(wanted)
@@ -80,6 +82,8 @@ def show_partitions(session: Session, name: str | None) -> int:
     except ControllerError as error:
         return session.tell(error, f"slurm_load_partitions error: {error.text}")
     views = [partitionview.decode(info, index) for index, info in enumerate(reply.partitions)]
+    if not views and name is None:
+        session.console.print("No partitions in the system")
     chosen = [view for view in views if name in (None, view.name)]
     for view in chosen:
         session.console.write(record.of_partition(view, one_line=session.one_line))

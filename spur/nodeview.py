@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spur.columns import NULL
 from spur.jobview import gres_text
+from spur.numerals import number
 
 if TYPE_CHECKING:
     from spur.pb.spurctld_pb2 import NodeInfo
@@ -143,7 +144,7 @@ def decode(info: NodeInfo) -> NodeView:
     return NodeView(
         name=info.name,
         address=host.strip("[]") or info.name,
-        port=int(port) if port.isdigit() else 0,
+        port=number(port, 65535) or 0,
         hostname=info.hostname or info.name,
         version=info.version,
         arch=info.arch,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from spur import gres, jobenvironment, memory, times
 from spur.console import Failure
 from spur.gres import Gres
+from spur.numerals import number
 from spur.options import Given
 
 if TYPE_CHECKING:
@@ -194,9 +195,10 @@ def _invalid(name: str) -> Failure:
 
 def _number(one: Given) -> int:
     text = one.value or ""
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 2**31:
+    value = number(text, 2**31 - 1)
+    if not value:
         raise Failure(f'Invalid numeric value "{text}" for --{one.name}.')
-    return int(text)
+    return value
 
 
 def _nodes(text: str) -> int:
@@ -215,9 +217,8 @@ def _nodes(text: str) -> int:
 def _count(text: str) -> int | None:
     factor = {"k": 1024, "m": 1024**2}.get(text[-1:].lower(), 1)
     digits = text[:-1] if factor > 1 else text
-    if not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits) * factor if int(digits) < 2**31 // factor else None
+    value = number(digits, (2**31 - 1) // factor)
+    return None if value is None else value * factor
 
 
 def _size(one: Given) -> int:
@@ -237,13 +238,10 @@ def _time(text: str) -> int:
 def _nice(one: Given) -> int:
     if one.value is None:
         return DEFAULT_NICE
-    try:
-        nice = int(one.value)
-    except ValueError:
-        raise _invalid("nice") from None
-    if abs(nice) > _NICE_LIMIT:
-        raise Failure(f"Nice value out of range (+/- {_NICE_LIMIT + 1}). Value ignored", code=255)
-    return nice
+    nice = number(one.value.lstrip("+-"), _NICE_LIMIT)
+    if nice is None or len(one.value) - len(one.value.lstrip("+-")) > 1:
+        raise _invalid("nice")
+    return -nice if one.value.startswith("-") else nice
 
 
 def _append(text: str) -> bool:

@@ -15,6 +15,7 @@ from spur.batchscript import DirectiveError, ScriptError
 from spur.client import ControllerError
 from spur.console import Console, Environ, Failure, read_options, refusal, run
 from spur.jobview import JobState, JobView, decode
+from spur.numerals import number
 from spur.options import Given, OptionError, Support, Takes, parse
 from spur.sbatchoptions import NOT_IN_SCRIPTS, OPTIONS
 from spur.submission import Origin, Request, Script
@@ -28,6 +29,7 @@ DESCRIPTION = """\
 Submit a batch script: a file, or what comes from standard input. Options may also stand in #SBATCH lines before the
 script's first command, or in SBATCH_ variables; those win over the lines, and the command line wins over both."""
 BAD_OPTION_CODE = 255
+MAX_SCRIPT_BYTES = 256 * 2**20  # more than any controller may be told to take; /dev/zero is no script
 WAIT_INTERVAL_S = (0.2, 5.0)  # how often --wait asks at first, and at the longest
 
 
@@ -39,9 +41,9 @@ def sbatch(words: Sequence[str], environ: Environ, console: Console) -> int:
     try:
         return _sbatch(words, environ, console)
     except Failure as failure:
-        wish = environ.get("SLURM_EXIT_ERROR", "")
-        if failure.code == 1 and wish.isdigit():
-            failure.code = int(wish)
+        code = number(environ.get("SLURM_EXIT_ERROR", ""), 255)
+        if failure.code == 1 and code is not None:
+            failure.code = code
         raise
 
 
@@ -96,9 +98,11 @@ def read_script(request: Request, rest: Sequence[str], environ: Environ, console
         return Script(batchscript.wrap(os.fsencode(request.wrap)), (), "", "wrap")
     path = _find(rest[0], environ) if rest else ""
     try:
-        content = _content(path) if rest else console.stdin.read()
+        content = _content(path) if rest else console.stdin.read(MAX_SCRIPT_BYTES + 1)
     except OSError:
         raise Failure(f"Unable to open file {path}") from None
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise Failure(f"Batch script is larger than {MAX_SCRIPT_BYTES} bytes")
     try:
         batchscript.check(content)
     except ScriptError as error:
@@ -121,7 +125,7 @@ def _find(name: str, environ: Environ) -> str:
 def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(MAX_SCRIPT_BYTES + 1)
     except IsADirectoryError:
         return b""
 
@@ -153,7 +157,7 @@ def from_environment(environ: Environ) -> Iterator[Given]:
         if value is None:
             continue
         if option.takes is Takes.NOTHING:
-            if value and value.lower() != "yes" and not (value.isdigit() and int(value)):
+            if value and value.lower() != "yes" and not number(value):
                 continue
             value = None
         given = Given(option, value)

@@ -11,6 +11,7 @@ from spur import accounts, client, hostlist, signals
 from spur.client import Controller, ControllerError
 from spur.console import Console, Environ, Failure, read_options, run
 from spur.jobview import STATE_NAMES, JobState, JobView, decode
+from spur.numerals import number
 from spur.options import Given, Option, Support, Takes
 
 USAGE = "Usage: scancel [OPTIONS...] [JOB...]"
@@ -139,10 +140,10 @@ def _add(wish: Wish, one: Given) -> Wish:
         case "quiet":
             return replace(wish, verbose=False)
         case "signal":
-            number = signals.number_of(value)
-            if number is None:
+            chosen = signals.number_of(value)
+            if chosen is None:
                 raise Failure(f"Unknown job signal: {value}", plain=True)
-            return replace(wish, signal=number)
+            return replace(wish, signal=chosen)
         case "state":
             return replace(wish, state=_state(value))
         case "user":
@@ -175,22 +176,23 @@ def _check_id(word: str) -> None:
     for one in word.split(",") or [""]:
         base = one.partition(".")[0].partition("_")[0]
         step = one.partition(".")[2]
-        if not (base.isascii() and base.isdigit() and int(base)) or ("." in one and not step.isdigit()):
+        if not (base.isascii() and base.isdigit() and base.strip("0")) or ("." in one and not step.isdigit()):
             raise Failure(f"Invalid job id {one}")
 
 
 def _end(wish: Wish, targets: Sequence[str], controller: Controller, console: Console) -> int:
     """Cancel or signal jobs by id; the exit code."""
     code = 0
-    for target in targets:
-        if wish.verbose:
+    if wish.verbose:
+        for target in targets:
             console.say(f"scancel: {_deed(wish, target)}")
+    errors = _cancel(wish, targets, controller)
+    for target in targets:
         if "." in target:
             console.complain(f"Kill job error on job step id {target.partition('.')[0]}: {NO_SUCH_STEP}")
             code = NO_SUCH_STEP_CODE
-            continue
-        error = _cancel(wish, target, controller)
-        code = _tell(wish, target, error, console) or code
+        else:
+            code = _tell(wish, target, errors.get(target, NO_SUCH_JOB), console) or code
     return code
 
 
@@ -203,22 +205,27 @@ def _deed(wish: Wish, target: str) -> str:
     return f"Signal {wish.signal or int(signal.SIGKILL)} to {kind} {target}"
 
 
-def _cancel(wish: Wish, target: str, controller: Controller) -> str:
-    """Slurm's text of why `target` could not be ended or signalled; empty: it was."""
+def _cancel(wish: Wish, targets: Sequence[str], controller: Controller) -> dict[str, str]:
+    """By job, Slurm's text of why it could not be ended or signalled, empty where it was; in one call.
+
+    Elements of arrays are not in it: Spur has none.
+    """
     from spur.pb.spurctld_pb2 import CancelJobsRequest
 
-    if not target.isdigit() or int(target) >= 2**32:
-        return NO_SUCH_JOB  # elements of arrays, which Spur has none of
+    jobs = [target for target in dict.fromkeys(targets) if number(target) is not None]
+    if not jobs:
+        return {}
     scope = CancelJobsRequest.STEPS
     if wish.full:
         scope = CancelJobsRequest.FULL
     elif wish.batch:
         scope = CancelJobsRequest.BATCH
-    number = 0 if wish.ends_job else wish.signal or int(signal.SIGKILL)
-    reply = controller.call(
-        controller.stub.CancelJobs, CancelJobsRequest(job_ids=[int(target)], signal=number, scope=scope)
-    )
-    return next((result.error for result in reply.results if result.error), "")
+    sent = 0 if wish.ends_job else wish.signal or int(signal.SIGKILL)
+    request = CancelJobsRequest(job_ids=[int(job) for job in jobs], signal=sent, scope=scope)
+    errors = {
+        str(result.job_id): result.error for result in controller.call(controller.stub.CancelJobs, request).results
+    }
+    return {job: errors.get(str(int(job)), "") for job in jobs}
 
 
 def _tell(wish: Wish, target: str, error: str, console: Console) -> int:

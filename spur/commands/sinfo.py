@@ -14,6 +14,7 @@ from spur.console import Console, Environ, Failure, read_options, run
 from spur.nodecolumns import Row
 from spur.nodegroup import Group
 from spur.nodeview import Base, Flag, NodeView
+from spur.numerals import number
 from spur.options import Given, Option, Support, Takes
 from spur.partitionview import PartitionView
 
@@ -227,9 +228,10 @@ def _add(wish: Wish, one: Given) -> Wish:
 
 
 def _seconds(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
+    seconds = number(text)
+    if not seconds:
         raise Failure(f"--iterate={text}\n")
-    return int(text)
+    return seconds
 
 
 def _hosts(text: str) -> frozenset[str]:

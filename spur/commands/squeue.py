@@ -13,6 +13,7 @@ from spur.columns import Format
 from spur.console import Console, Environ, Failure, read_options, run
 from spur.jobcolumns import Row
 from spur.jobview import FLAGS, STATE_NAMES, JobState, JobView, decode
+from spur.numerals import number
 from spur.options import Given, Option, Support, Takes
 
 USAGE = "Usage: squeue [OPTIONS...]"
@@ -197,9 +198,10 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _seconds(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
+    seconds = number(text)
+    if not seconds:
         raise Failure(f"--iterate={text}\n")
-    return int(text)
+    return seconds
 
 
 def _job_ids(text: str) -> tuple[int, ...]:
@@ -207,17 +209,18 @@ def _job_ids(text: str) -> tuple[int, ...]:
     for word in text.replace(" ", ",").split(","):
         if not word:
             continue
-        if not (word.isascii() and word.isdigit()) or not 0 < int(word) < 2**32:
+        job_id = number(word)
+        if not job_id:
             raise Failure(f"Invalid job id: {word}")
-        ids.append(int(word))
+        ids.append(job_id)
     return tuple(ids)
 
 
 def _steps(text: str) -> tuple[str, ...] | None:
     steps = tuple(word for word in text.split(",") if word)
     for step in steps:
-        job, dot, number = step.partition(".")
-        if not job.isdigit() or not dot or not (number.isdigit() or number in ("batch", "extern", "interactive")):
+        job, dot, name = step.partition(".")
+        if not job.isdigit() or not dot or not (name.isdigit() or name in ("batch", "extern", "interactive")):
             raise Failure(f"Invalid job_step id: {job}.??")
     return steps or None
 

@@ -212,6 +212,12 @@ def test_what_is_accepted_without_effect_submits(submit: Submit) -> None:
     submit("--wckey=x", "--spread-job", "--contiguous", "--time-min=3", "--wait-all-nodes=1", "job.sh")
 
 
+def test_a_file_without_end_is_no_script(here: Path) -> None:
+    with ControllerServer() as server:
+        result = server.run(here, "sbatch", "/dev/zero")
+    assert result == Result("", "sbatch: error: Batch script is larger than 268435456 bytes\n", 1)
+
+
 def test_lines_of_another_batch_system_are_not_passed_over_in_silence(here: Path) -> None:
     (here / "pbs.sh").write_text("#!/bin/sh\n#PBS -N x\n")
     with ControllerServer() as server:

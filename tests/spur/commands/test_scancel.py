@@ -69,6 +69,7 @@ def test_several_jobs_may_be_named_with_options_behind_them(tmp_path: Path) -> N
     with ControllerServer() as server:
         result = server.run(tmp_path, "scancel", "7", "8,9", "-v", "10", "--signal", "SIGTERM")
     assert cancelled(server) == [7, 8, 9, 10]
+    assert len(server.requests) == 1
     assert result.stderr == "".join(f"scancel: Signal 15 to job {number}\n" for number in (7, 8, 9, 10))
 
 

@@ -21,6 +21,21 @@ def node(name: str, **fields: object) -> pb.NodeInfo:
 MAIN = pb.PartitionInfo(name="main", nodes="n[1-12]", is_default=True, state="UP", max_time_s=0xFFFFFFFF)
 
 
+def test_a_cluster_without_anything_has_headers_and_no_lines(tmp_path: Path) -> None:
+    with ControllerServer() as server:
+        for argv, lines in (
+            (["sinfo"], ["PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST"]),
+            (["sinfo", "-N"], ["NODELIST   NODES PARTITION STATE "]),
+            (["sinfo", "-h"], []),
+            (["squeue"], ["             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)"]),
+            (["scontrol", "show", "job"], ["No jobs in the system"]),
+            (["scontrol", "show", "node"], ["No nodes in the system"]),
+            (["scontrol", "show", "partition"], ["No partitions in the system"]),
+        ):
+            result = server.run(tmp_path, *argv)
+            assert (result.stdout.splitlines(), result.stderr, result.code) == (lines, "", 0)
+
+
 def test_a_cluster_of_thousands_is_grouped_quickly(tmp_path: Path) -> None:
     everything = pb.PartitionInfo(name="all", nodes="n[1-5000]", state="UP", max_time_s=3600)
     nodes = [node(f"n{number}", drain=number % 2 == 0) for number in range(1, 5001)]
