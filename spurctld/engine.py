@@ -214,9 +214,12 @@ class Engine:
     # Time
 
     async def _tick(self, interval_s: float) -> None:
+        pause_s, last = min(interval_s, 1.0), time.monotonic()
         while True:
-            await asyncio.sleep(min(interval_s, 1.0))
-            self.tell(Tick(**stamp()))
+            await asyncio.sleep(pause_s)
+            now = time.monotonic()
+            self.tell(Tick(away_s=max(0.0, now - last - pause_s), **stamp()))
+            last = now
             if time.monotonic() >= self._next_pass:
                 self._run_pass(backfill=True)
                 self._next_pass = time.monotonic() + max(interval_s, self._last_pass_s * _PASS_SHARE)

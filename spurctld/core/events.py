@@ -158,7 +158,9 @@ class HookEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):
-    """Time has passed: limits, silent nodes, old records."""
+    """Time has passed: limits, silent nodes, old records. For `away_s` of it the controller itself stood still."""
+
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from spurctld.core.cluster import Cluster
 from spurctld.core.ending import outcome_of
 from spurctld.core.ends import finish_job, verdict
-from spurctld.core.nodes import give_up_silent
+from spurctld.core.events import Tick
+from spurctld.core.nodes import excuse_silence, give_up_silent
 from spurctld.core.records import Job
 from spurctld.core.states import JobState, VerdictKind
 
 
-def pass_time(cluster: Cluster) -> None:
+def pass_time(cluster: Cluster, event: Tick) -> None:
+    excuse_silence(cluster, event.away_s)
     for job in list(cluster.overdue()):
         _time_out(cluster, job)
     give_up_silent(cluster)

@@ -97,7 +97,7 @@ def _dispatch(cluster: Cluster, event: Event) -> None:
         case e.HookEnded():
             end_hook(cluster, event)
         case e.Tick():
-            pass_time(cluster)
+            pass_time(cluster, event)
         case e.SchedulePass():
             run_pass(cluster, event)
         case _:

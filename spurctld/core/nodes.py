@@ -85,6 +85,12 @@ def leave(cluster: Cluster, event: NodeLeft) -> None:
     cluster.answer(Reply(Done()))
 
 
+def excuse_silence(cluster: Cluster, away_s: float) -> None:
+    """While the controller stood still, stopped or with its whole machine, it could hear of nobody."""
+    for node in cluster.nodes.values():
+        node.last_heard = min(cluster.mono, node.last_heard + away_s)
+
+
 def give_up_silent(cluster: Cluster) -> None:
     """Nodes that were not heard of for a whole timeout, on the monotonic clock, are down (R07)."""
     timeout_s = cluster.policy.heartbeat_timeout_s

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,6 +215,18 @@ def test_job_that_may_not_be_rerun_fails_with_its_node_and_is_ended_there(make_t
     wait_idle(cluster)
     assert cluster.job(job)["JobState"] == "NODE_FAIL"
     assert len(traces.times("epilog", job).ends) == 1
+
+
+def test_pause_of_the_controller_takes_no_node_down(make_cluster: Callable[..., Cluster]) -> None:
+    """Field report: a controller that had not listened for a while took all of its healthy nodes for lost."""
+    cluster = make_cluster(config={"controller": {"heartbeat_timeout_secs": 5}})
+    job = cluster.sbatch(waiting(cluster), "--no-requeue")
+    wait_ran(cluster, job)
+    with stopped(cluster.controller.pid):
+        time.sleep(8)  # there is nothing to wait for: nothing happens
+    assert cluster.nodes()["n1"]["State"] == "MIXED"
+    let_go(cluster)
+    assert cluster.wait_job(job, "FAILED")["ExitCode"] == "7:0"
 
 
 def test_no_zombies_pile_up_under_agent_and_launcher(cluster: Cluster) -> None:

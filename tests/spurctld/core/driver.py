@@ -132,11 +132,11 @@ class Driver:
         )
         return self._take(told)
 
-    def wait(self, seconds: float) -> list[Instruction]:
-        """Time passes at once, then a tick."""
+    def wait(self, seconds: float, away_s: float = 0.0) -> list[Instruction]:
+        """Time passes at once, then a tick. For `away_s` of it the controller stood still."""
         self.at += seconds
         self.mono += seconds
-        return self.apply(e.Tick)
+        return self.apply(e.Tick, away_s=away_s)
 
     def schedule(self, backfill: bool = True) -> list[Instruction]:
         return self.apply(e.SchedulePass, backfill=backfill)

@@ -59,6 +59,16 @@ def test_a_silent_node_is_down_after_the_timeout_and_not_before(driver: Driver) 
     assert driver.node().state is NodeState.SILENT
 
 
+def test_a_pause_of_the_controller_is_not_the_silence_of_its_nodes(driver: Driver) -> None:
+    driver.wait(60)
+    driver.wait(1000, away_s=999)
+    assert driver.node().state is NodeState.UP
+    driver.wait(28)
+    assert driver.node().state is NodeState.UP
+    driver.wait(3)
+    assert driver.node().state is NodeState.SILENT
+
+
 def test_no_node_is_down_before_a_whole_timeout_after_a_start(driver: Driver) -> None:
     """Field report 46."""
     driver.restart(away_s=100_000)
