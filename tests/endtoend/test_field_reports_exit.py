@@ -90,7 +90,8 @@ def test_node_stays_taken_until_what_timed_out_is_really_gone(make_traced: Calla
     leader = cluster.agent.leader_pid(job)
     later = cluster.sbatch(f"[ -e /proc/{leader} ] && exit 1\nexit 0")
     wait_for(lambda: cluster.agent.manifest(job)["verdict"], "the node has the verdict", explain=cluster.story)
-    assert cluster.nodes()["n1"]["CPUAlloc"] == "1"
+    taken = cluster.nodes()["n1"]["CPUAlloc"]
+    assert taken == "1" or not lives(leader)
     cluster.wait_job(later, "COMPLETED")
     cluster.wait_job(job, "TIMEOUT", ExitCode="0:9")
 
