@@ -66,6 +66,11 @@ class Asked:
     memory_per_cpu_mb: int | None
     gpus: int | None
 
+    @property
+    def brings_all(self) -> bool:
+        """Whether the job has the whole environment of its submitter, as it has unless `--export` says otherwise."""
+        return not self.export or "ALL" in self.export.split(",")
+
 
 def of_batch_script(
     base: Sequence[bytes], allocation: Allocation, asked: Asked, account: Account, grant: Grant, gpus: Mapping[str, str]
@@ -81,8 +86,9 @@ def of_batch_script(
         ours["SLURM_RESTART_COUNT"] = str(allocation.restarts)
     gone = {name for name in brought if name in _OURS_OR_NONE}
     kept = {name: value for name, value in brought.items() if name not in gone}
-    fallback = {**_login(account), "TMPDIR": "/tmp", "SPUR_CONF": allocation.config_path}
-    fallback["SLURM_SUBMIT_DIR"] = asked.work_dir  # sbatch brings where it was called
+    login = {} if asked.brings_all else _login(account)
+    fallback = {**login, "TMPDIR": "/tmp", "SPUR_CONF": allocation.config_path}
+    fallback |= {"SLURM_SUBMIT_DIR": asked.work_dir, "SLURM_PRIO_PROCESS": "0"}  # sbatch brings its own
     return tuple(f"{name}={value}" for name, value in {**fallback, **kept, **ours}.items())
 
 
@@ -129,7 +135,6 @@ def _identity(allocation: Allocation, asked: Asked, account: Account) -> dict[st
         "SLURM_JOB_UID": str(account.uid),
         "SLURM_JOB_USER": account.name,
         "SLURM_SUBMIT_HOST": asked.submit_host,
-        "SLURM_PRIO_PROCESS": "0",
         "SLURM_NODE_ALIASES": "(null)",
     }
     if asked.account:
@@ -172,8 +177,8 @@ def _asked(asked: Asked) -> dict[str, str]:
     names = {name: str(value) for name, value in given.items() if value is not None}
     if asked.export:
         names["SLURM_EXPORT_ENV"] = asked.export
-        if "ALL" not in asked.export.split(","):
-            names["SLURM_GET_USER_ENV"] = "1"
+    if not asked.brings_all:
+        names["SLURM_GET_USER_ENV"] = "1"
     return names
 
 
