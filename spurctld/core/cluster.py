@@ -194,6 +194,11 @@ class Cluster:
         if phase is Phase.RELEASED and run.key.attempt != job.attempt and not run.booked:
             del job.runs[run.key.attempt]
 
+    def mark_lost(self, job: Job, run: Run, part: Part, lost: bool, why: str) -> None:
+        """The node of `part` is silent with it, or is heard of again."""
+        part.lost = lost
+        self.touch(job, f"{run.key} on {part.node}: {'lost' if lost else 'no longer lost'}: {why}")
+
     def book(self, run: Run, part: Part) -> None:
         node = self.nodes[part.node]
         node.runs.add(run.key)

@@ -103,8 +103,7 @@ def may_requeue(cluster: Cluster, job: Job) -> bool:
 
 def lose_run(cluster: Cluster, job: Job, run: Run, part: Part, why: str) -> None:
     """The node of `part` is silent. What it holds stays booked there until the node proves it gone."""
-    cluster.touch(job, f"{run.key} on {part.node}: lost: {why}")
-    part.lost = True
+    cluster.mark_lost(job, run, part, True, why)
     if job.attempt == run.key.attempt and job.state.active:
         give_up(cluster, job, run, part, why)
 
@@ -129,8 +128,7 @@ def give_up(cluster: Cluster, job: Job, run: Run, part: Part, why: str) -> None:
 
 def take_back(cluster: Cluster, job: Job, run: Run, part: Part) -> bool:
     """The node of a lost run is back with it. True: it is the job's run again (R07)."""
-    part.lost = False
-    cluster.touch(job, f"{run.key} on {part.node}: the node is back")
+    cluster.mark_lost(job, run, part, False, "the node is back with it")
     mine = job.attempt == run.key.attempt and job.state is JobState.PENDING and run.verdict is None
     if not mine or run.exit is not None:
         return False

@@ -104,7 +104,7 @@ def _miss(cluster: Cluster, job: Job, run: Run, part: Part, rebooted: bool) -> N
     if (
         part.phase is Phase.SENT
     ):  # lost with the node before it answered the launch: asked, it must say that it is not there
-        part.lost = False
+        cluster.mark_lost(job, run, part, False, "the node is back without it")
         if run.verdict is None:
             cluster.judge(job, run, verdict(cluster, VerdictKind.NODE_LOST, reason="the launch was not answered"))
         else:
@@ -119,6 +119,8 @@ def _send_again(cluster: Cluster, job: Job, run: Run, part: Part) -> None:
         cluster.tell(TerminateRun(run.key, part.node, run.verdict))
     elif job.attempt == run.key.attempt and job.state.active and run.prolog in (Progress.NOT_OWED, Progress.DONE):
         cluster.tell(LaunchRun(run.key, part.node, job.stimulus))
+    else:
+        end_share(cluster, run, part)
 
 
 def _declare_gone(cluster: Cluster, job: Job, run: Run, part: Part) -> None:

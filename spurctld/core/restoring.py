@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spurctld.core.cluster import Cluster
-from spurctld.core.ends import give_up, release_part, start_clock
+from spurctld.core.ends import end_share, give_up, release_part, start_clock
 from spurctld.core.instructions import Instruction, PingNode
 from spurctld.core.launching import after_prolog, start_when_ready
 from spurctld.core.records import Job, Node, Run
@@ -80,6 +80,8 @@ def _resume(cluster: Cluster, job: Job) -> None:
     for run in list(job.runs.values()):
         _settle_hooks(cluster, job, run)
         cluster.order_end(run)
+        for part in run.parts.values():
+            end_share(cluster, run, part)
     current = job.run
     if current is None or not job.state.active:
         return
