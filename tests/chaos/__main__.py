@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos import harvest
-from tests.chaos.audit import Verdict, audit
+from tests.chaos.audit import Fate, Verdict, audit
 from tests.chaos.disk import own_mounts
 from tests.chaos.network import CLONE_NEWNET, unshare
 from tests.chaos.plan import Decision, FaultKind, Options, decisions
@@ -148,7 +148,8 @@ def _report(world: World, verdict: Verdict, left: list[str]) -> None:
         _say(f"{count:6} {what}")
     _say(f"{world.injected.total():6} faults, {world.agent_kills} agents killed with -9")
     outcomes = ", ".join(f"{count} {state}" for state, count in verdict.outcomes.items())
-    _say(f"{len(world.requests.jobs):6} jobs, {world.requests.requeues} requeued by us: {outcomes}")
+    submitted = sum(one.submitted is not Fate.NONE for one in world.requests.jobs.values())
+    _say(f"{submitted:6} jobs, {world.requests.requeues} requeued by us: {outcomes}")
     for fault, count in verdict.counts.items():
         if fault.wrong or count:
             _say(f"{count:6} {fault.value}")

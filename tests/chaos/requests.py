@@ -38,7 +38,7 @@ class Requests:
     def __init__(self, caller: Caller, traces: Path) -> None:
         self._caller, self._traces = caller, traces
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="request")
-        self._closing = threading.Event()
+        self._shut, self._closing = threading.Event(), threading.Event()
         self._cancels: list[Future[None]] = []
         self._cancelled: set[int] = set()
         self.jobs: dict[int, Request] = {}
@@ -57,6 +57,10 @@ class Requests:
     def requeue(self, index: int) -> None:
         """Once, whatever comes of it: the job runs again, or does not."""
         self._pool.submit(self._requeue, self.jobs[index])
+
+    def shut(self) -> None:
+        """What has not been submitted is not submitted any more."""
+        self._shut.set()
 
     def cancel_endless(self) -> None:
         """Those that would be there for ever and are not cancelled yet."""
@@ -86,6 +90,9 @@ class Requests:
 
     def _sbatch(self, request: Request) -> int | None:
         plan = request.plan
+        if self._shut.is_set():
+            request.submitted = Fate.NONE  # it came too late to be sent
+            return None
         result = self._run(request, "sbatch", "--parsable", *options(plan), script=script(plan, self._traces))
         if result is None or result.returncode:
             return None

@@ -300,6 +300,7 @@ class World:
 
     def heal(self) -> None:
         """Nothing is broken any more, and everybody is back."""
+        self.requests.shut()
         for point in self._orders:
             self.cluster.faults.withdraw(point)
         for held in list(self._stopped):
