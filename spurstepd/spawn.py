@@ -22,6 +22,8 @@ from spurstepd.reactor import Reactor
 _LEFT_ALONE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 """What launcher and supervisors ignore: they end when nobody needs them any more."""
 
+_ORDERS_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 _OOM_SCORE = "/proc/self/oom_score_adj"
 
 _IGNORED = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
@@ -94,7 +96,13 @@ def fork_child(
     """
     gate_out, gate_in = os.pipe2(os.O_CLOEXEC)
     errors_out, errors_in = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    # What we ignore, a child still ignores until its steps are taken: an order to end that comes meanwhile must wait.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS_TO_END)
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if pid == 0:
         try:
             reactor.close_after_fork()
@@ -108,6 +116,7 @@ def fork_child(
             _tell(errors_in, f"{type(error).__name__}: {error}")
         finally:
             os._exit(SETUP_FAILED)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(gate_out)
     os.close(errors_in)
     return Child(pid, os.pidfd_open(pid), gate_in, errors_out)

@@ -38,7 +38,9 @@ class TaskSetup:
             Step("identity", lambda: spawn.become(plan.uid, plan.gid, plan.groups)),
             Step("umask", lambda: void(os.umask(plan.umask))),
             Step("working directory", self._change_directory),
+            Step("temporary directory", self._make_tmpdir),
             Step("input and output", self._open_files),
+            Step("pid of the task", self._tell_pid),
             Step("user plugins", self.as_user),
             Step("task prolog", self._run_task_prologs),
         ]
@@ -68,6 +70,21 @@ class TaskSetup:
             self.notes.append(
                 f"couldn't chdir to `{self.plan.cwd}': {error.strerror}: going to {FALLBACK_DIRECTORY} instead"
             )
+
+    def _make_tmpdir(self) -> None:
+        """The job's TMPDIR, where it names one that is not there; /tmp where that cannot be had, as Slurm does."""
+        wanted = self.environment.get("TMPDIR")
+        if not wanted or os.path.isdir(os.fsencode(wanted)):
+            return
+        try:
+            os.mkdir(os.fsencode(wanted), 0o700)
+        except OSError as error:
+            self.environment["TMPDIR"] = FALLBACK_DIRECTORY
+            self.notes.append(f"Unable to create TMPDIR [{wanted}]: {error.strerror}")
+            self.notes.append(f"Setting TMPDIR to {FALLBACK_DIRECTORY}")
+
+    def _tell_pid(self) -> None:
+        self.environment["SLURM_TASK_PID"] = str(os.getpid())
 
     def _open_files(self) -> None:
         """stdin, stdout, stderr, opened as the user. O_APPEND: what two writers write is never overwritten."""

@@ -94,6 +94,23 @@ def test_missing_working_directory_falls_back_to_tmp_as_in_slurm(bench: Bench) -
     assert said.endswith("/tmp\n")
 
 
+def test_task_knows_its_pid_and_has_a_temporary_directory_as_in_slurm(bench: Bench) -> None:
+    """The notes are slurmstepd's of 22.05, but for its name."""
+    bench.start_launcher()
+    script = "#!/bin/sh\necho $SLURM_TASK_PID $$; echo $TMPDIR; stat -c %a $TMPDIR\n"
+    made = bench.output / "tmp"
+    bench.start(script, job=1, environment=("PATH=/usr/bin:/bin", f"TMPDIR={made}")).finish()
+    pids, directory, mode = output(bench, "1.1").splitlines()
+    assert len(set(pids.split())) == 1
+    assert (directory, mode) == (str(made), "700")
+    nowhere = "/nowhere/at/all"
+    bench.start(script, job=2, environment=("PATH=/usr/bin:/bin", f"TMPDIR={nowhere}")).finish()
+    assert output(bench, "2.1").splitlines()[:2] == [
+        f"spurstepd: error: Unable to create TMPDIR [{nowhere}]: No such file or directory",
+        "spurstepd: error: Setting TMPDIR to /tmp",
+    ]
+
+
 @pytest.mark.parametrize("append, expected", [(False, "new\n"), (True, "old\nnew\n")])
 def test_output_is_truncated_or_appended(bench: Bench, append: bool, expected: str) -> None:
     bench.start_launcher()
@@ -133,6 +150,16 @@ def test_task_prolog_changes_the_environment(bench: Bench) -> None:
     )
     run.finish()
     assert output(bench) == "said\nby prolog/\n"
+
+
+def test_an_order_to_end_that_comes_before_the_exec_is_not_lost(bench: Bench) -> None:
+    bench.start_launcher()
+    bench.order("child-signals", "wait")
+    run = bench.start("#!/bin/sh\nexec sleep 1000\n")
+    bench.reached("child-signals")
+    run.call("Terminate", kind="cancelled")
+    bench.let_go("child-signals")
+    assert exit_of(run.finish()) == ("waitid", signal.SIGTERM)
 
 
 def test_titles_can_be_read_by_a_person(bench: Bench) -> None:
