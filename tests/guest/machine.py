@@ -56,17 +56,19 @@ class Machine:
         files: Mapping[str, Path] | None = None,
         timeout_s: float = 300,
         distributions: tuple[str, ...] = ("spur[test]",),
+        reboots: bool = False,
     ) -> GuestResult:
         """Boot, run `script` as root in /opt/guest, power off.
 
         `script` starts with a #! line. `files` maps names below /opt/guest to files or folders here; the
         checkout is always there, and a virtual environment with `distributions`, whose bin/ is in PATH.
+        Where it `reboots`, the script runs again in every boot, on the same disks, until it ends.
         GuestError: no end within `timeout_s` seconds, or none at all.
         """
         with tempfile.TemporaryDirectory(prefix="spur-guest-") as scratch:
             token = secrets.token_hex(8)
             disk = self._payload(Path(scratch), script, files or {}, token, distributions)
-            return self._boot(Path(scratch), disk, token, timeout_s)
+            return self._boot(Path(scratch), disk, token, timeout_s, reboots)
 
     def _payload(
         self, scratch: Path, script: str, files: Mapping[str, Path], token: str, distributions: tuple[str, ...]
@@ -83,18 +85,19 @@ class Machine:
         make_disk(tree, scratch / "payload.ext4", used // 2**20 * 5 // 4 + PAYLOAD_SPARE_MB)
         return scratch / "payload.ext4"
 
-    def _command(self, disk: Path, console: Path, said: Path) -> list[str]:
+    def _command(self, disk: Path, console: Path, said: Path, reboots: bool) -> list[str]:
         command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(self.cpus)]
-        command += ["-M", "q35", "-m", str(self.memory_mb), "-display", "none", "-no-reboot", "-nodefaults"]
+        command += ["-M", "q35", "-m", str(self.memory_mb), "-display", "none", "-nodefaults"]
+        command += [] if reboots else ["-no-reboot"]
         command += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd), "-append", KERNEL_LINE]
         for path in (self.image.root, disk):
             command += ["-drive", f"file={path},if=virtio,format=raw,snapshot=on"]
         return [*command, "-serial", f"file:{console}", "-serial", f"file:{said}"]
 
-    def _boot(self, scratch: Path, disk: Path, token: str, timeout_s: float) -> GuestResult:
+    def _boot(self, scratch: Path, disk: Path, token: str, timeout_s: float, reboots: bool) -> GuestResult:
         console, said = scratch / "console", scratch / "said"
         began = time.monotonic()
-        command = self._command(disk, console, said)
+        command = self._command(disk, console, said, reboots)
         emulator = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             started = _wait(emulator, said, f"{token} start", began + timeout_s)

@@ -83,7 +83,7 @@ def counted() -> dict[str, int]:
         "launcher sockets": len(list(Path("/run/spur/launchers").iterdir())),
         "run sockets": len(list(Path("/run/spur/runs").iterdir())),
         "processes": len([path for path in Path("/proc").iterdir() if path.name.isdigit() and (path / "exe").exists()]),
-        "cgroups": sum(1 for path in Path("/sys/fs/cgroup/spur.slice").rglob("*") if path.is_dir()),
+        "cgroups": sum(1 for _ in os.walk("/sys/fs/cgroup/spur.slice")),
         "failed units": len(run("systemctl", "--failed", "--plain", "--no-legend").splitlines()),
         "open files of systemd": len(os.listdir("/proc/1/fd")),
     }
