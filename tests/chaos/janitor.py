@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.cluster import Cluster
 
-_EVERY_S = 2.0
+_EVERY_S = 4.0
 _IMPATIENT = {"SPUR_CONNECT_SECS": "1"}
 
 

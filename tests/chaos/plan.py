@@ -152,8 +152,8 @@ class Decision:
 class Options:
     nodes: int
     faults: frozenset[FaultKind]
-    job_every_s: float = 1.0
-    fault_every_s: float = 1.5
+    job_every_s: float = 2.0
+    fault_every_s: float = 2.0
 
 
 # Those at which the death of the process that comes by must be made good.
@@ -215,7 +215,7 @@ def _jobs(chance: random.Random, options: Options) -> Iterator[Decision]:
 def job_plan(chance: random.Random, index: int) -> JobPlan:
     """Some job. One that does not end by itself and has no time limit is cancelled."""
     ending = chance.choices(list(Ending), weights=(8, 3, 1, 2, 3, 2, 2, 2))[0]
-    lasts_s = round(min(chance.expovariate(1 / 2.0), 12.0), 2)
+    lasts_s = round(min(chance.expovariate(1 / 4.0), 20.0), 2)
     cancel_after_s = chance.uniform(0.0, 8.0) if chance.random() < 0.15 else None
     if ending in NEVER_BY_ITSELF and ending is not Ending.OVERRUN:
         cancel_after_s = chance.uniform(1.0, 15.0)
