@@ -47,8 +47,7 @@ def main() -> int:
         print(world.cluster.story(), flush=True)
         world.close()
         raise
-    if not verdict.right:
-        _keep_logs(world, given.keep)
+    _keep_logs(world, given.keep)
     left = world.close()
     _report(world, verdict, left)
     return 0 if verdict.right and not left else 1
@@ -64,7 +63,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--job-every", type=float, default=2.0, metavar="S", help="seconds between jobs, on average")
     parser.add_argument("--fault-every", type=float, default=2.0, metavar="S", help="seconds between faults")
     parser.add_argument("--drain-within", type=float, default=180.0, metavar="S", help="for the queue, in the end")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the logs of a run that went wrong are kept")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where logs and traces are kept")
     return parser.parse_args()
 
 
