@@ -92,6 +92,7 @@ class Supervisor:
         self.place, self._uncontained = containment.find(around.hierarchy, self.ledger.value, self.plan, log)
         self.ending = Ending(self.place, self.plan, self.reactor, log, self.advance_soon, self._complain)
         self.left = False
+        self._events: int | None = None  # tells that the place has filled or emptied
         self._hook: RunningHook | None = None
         self._task: Child | None = None  # a leader that is our child
         self._task_error = ""
@@ -149,9 +150,9 @@ class Supervisor:
         else:
             self.ledger.put(ledger)
         self.reactor.watch(self._umbilical.fileno(), READ, lambda _: self._hear_launcher())
-        events = self.place.events_fd()
-        if events is not None:
-            self.reactor.watch(events, READ, lambda _: self._population_changed())
+        self._events = self.place.events_fd()
+        if self._events is not None:
+            self.reactor.watch(self._events, READ, lambda _: self._population_changed())
         self._umbilical.send({"locked": True})
         faults.point("locked")
         self.log.event("supervisor_started", phase=phase(ledger), cgroup=ledger.cgroup)
@@ -556,9 +557,17 @@ class Supervisor:
             self.judge(Verdict(VerdictKind.LAUNCH_FAILED, 0, time.time(), reason))
 
     def _leave(self) -> None:
-        """All is discharged. The records go first under a name that nobody takes for a run, then for good."""
+        """All is discharged. The records go first under a name that nobody takes for a run, then for good.
+
+        Not before the place is gone as well: what an epilog has left there was killed, and may take its time.
+        """
         faults.point("released")
-        self.place.remove(wait_s=1.0)
+        if self._events is not None:
+            self.reactor.forget(self._events)  # it is closed with the place
+        if not self.place.remove(wait_s=0.1):
+            self.place.kill_all()
+            self.reactor.after(0.1, self._advance)
+            return
         self.around.dirs.socket(self.run).unlink(missing_ok=True)
         old = self.dir.path.with_name(f".{self.run}.old")
         os.rename(self.dir.path, old)

@@ -192,3 +192,13 @@ def test_pid_of_somebody_else_is_not_taken_for_the_leader_r26(bench: Bench) -> N
     manifest.store(run.dir, record)
     bench.supervise(run)
     assert exit_of(run.finish()) == ("unknown", None)
+
+
+def test_supervisor_does_not_leave_before_what_its_epilog_left_is_gone(bench: Bench) -> None:
+    """An epilog that leaves many processes behind: they are killed, and the place is removed, however long it takes."""
+    program = bench.output / "epilog"
+    program.write_text("#!/bin/bash\nfor i in $(seq 40); do setsid sleep 1000 & done\n")
+    program.chmod(0o755)
+    bench.start_launcher()
+    bench.start("#!/bin/bash\nexit 2\n", hooks=Hooks(epilog=str(program))).finish()
+    assert not [pid for pid in bench.processes() if pid != bench.launchers[0].pid]
