@@ -214,3 +214,27 @@ def test_nothing_is_left_of_ended_runs(stand: Stand) -> None:
         stand.wait_released(job)
     assert os.listdir(stand.agent.state_dir / "runs") == []
     assert os.listdir(stand.agent.runtime_dir / "runs") == []
+
+
+def test_after_a_reboot_all_of_a_run_is_dead_and_what_it_owes_is_still_owed(make_stand: Callable[..., Stand]) -> None:
+    """R26: pids of another boot are nobody's; the same path as every recovery."""
+    stand = make_stand(start=False)
+    count = stand.root / "epilogs"
+    epilog = stand.root / "epilog"
+    epilog.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID >> {count}\n")
+    epilog.chmod(0o755)
+    stand.conf.write_text(stand.conf.read_text().replace("[hooks]", f'[hooks]\nepilog = "{epilog}"'))
+    stand.agent.start()
+    path = dead_run(stand, 47) / "manifest.json"
+    record = json.loads(path.read_text())
+    record["boot_id"] = "11111111-2222-3333-4444-555555555555"
+    record["leader"]["pid"] = record["supervisor"]["pid"] = 1  # somebody else's now
+    path.write_text(json.dumps(record))
+    stand.agent.start()
+    ended = stand.ended(47)
+    assert ended.source == common_pb2.UNKNOWN_EXIT
+    assert "reboot" in ended.detail
+    stand.wait_released(47)
+    assert count.read_text() == "47\n"
+    assert list(stand.launch(48, "exit 0", cpus=8).grant.cpus) == list(range(8))
+    stand.wait_released(48)
