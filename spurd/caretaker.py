@@ -115,6 +115,8 @@ class Caretaker:
         """Until the run is released and the controller knows it. Can be called again after it failed."""
         if self.known.lock is not Lock.GONE:
             self.change(link=Link.DOWN)
+        if self.known.state is not None:
+            self._company.drains.owe(self._drain_source, self.known.state.drain)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 reporting = self._tasks.create_task(self._reporter.run())

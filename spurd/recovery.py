@@ -16,6 +16,7 @@ from spurd.claims import Inventory
 from spurd.restoration import Restoration
 from spurd.rundirs import Unreadable
 from spurd.runs import Known
+from spurd.runstate import of_manifest
 from spurd.witness import Witness
 from spurstepd import pidfd
 from spurstepd.ids import RunId
@@ -58,7 +59,10 @@ def recover(dirs: NodeDirs, inventory: Inventory, before: Inventory | None, boot
     alive = {one.run: _hold_leader(one, boot_id, witness) for one in manifests}
     witness.forget_others([*alive, *obscure])
     records = [_record(one, alive[one.run]) for one in manifests]
-    known = [Known(one.run, one.granted, nonce=one.nonce, deadline=_deadline(one, boot_id)) for one in manifests]
+    known = [
+        Known(one.run, one.granted, nonce=one.nonce, state=of_manifest(one), deadline=_deadline(one, boot_id))
+        for one in manifests
+    ]
     known += [Known(run, Grant()) for run in obscure]
     restored = restoration.restore(inventory, records, before, obscure)
     return Found(tuple(known), restored, tuple(misplaced))
