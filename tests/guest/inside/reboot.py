@@ -34,11 +34,17 @@ def before() -> None:
 def after() -> None:
     number = json.loads(MEMORY.read_text())["job"]
     job = Job(number, Path("/nowhere"))
-    assert job.conclude() == ("NODE_FAIL", "0:0")
+    ended = job.conclude()
+    assert ended == ("NODE_FAIL", "0:1"), f"{ended}\n{run('scontrol', 'show', 'job', str(number))}{told_by_daemons()}"
     ((told, cgroup),) = [line.split() for line in EPILOGS.read_text().splitlines()]
-    assert told == str(number)
+    assert told == str(number), told_by_daemons()
     assert f"/{number}.1/epilog" in cgroup
     until("the node is idle", lambda: "idle" in run("sinfo", "--noheader", "--format=%t"))
+
+
+def told_by_daemons() -> str:
+    said = run("journalctl", "--no-pager", "--output=cat", "--boot", "--unit=spurctld", "--unit=spurd")
+    return said + Path("/var/lib/spur/spurd/spurstepd.log").read_text()
 
 
 if __name__ == "__main__":

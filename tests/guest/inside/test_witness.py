@@ -49,6 +49,6 @@ def test_the_exit_of_a_job_that_init_reaped_comes_from_the_kernel_or_is_unknown(
     until("init has reaped the job", lambda: not Path(f"/proc/{leader}").exists())
     run("systemctl", "start", "spurd")
     kept = kernel.exit_record().grade is Grade.OK
-    assert job.conclude() == (("FAILED", "7:0") if kept else ("NODE_FAIL", "0:0"))
+    assert job.conclude() == (("FAILED", "7:0") if kept else ("NODE_FAIL", "0:1"))
     until("nothing is kept of it", lambda: unit("NFileDescriptorStore") == "0")
     until("its scope is gone", lambda: len(scopes()) == 1)
