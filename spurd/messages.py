@@ -159,12 +159,14 @@ def verdict(message: common_pb2.Verdict) -> Verdict:
 
 
 def report(node: str, known: Known, phase: Report) -> spurctld_pb2.ReportRunRequest:
+    """A drain that may lift by itself stands in the heartbeats alone; what is left of it in the end is for good."""
     state = known.state
+    drain = state.drain if state and phase is Report.FINISHED else None
     return spurctld_pb2.ReportRunRequest(
         node=node,
         phase=_PHASES[phase],
         status=run_status(known, complete=True),
-        drain_reason=(state.drain or "") if state else "",
+        drain_reason=drain or "",
         requeue_held=bool(state and state.requeue_held),
     )
 

@@ -47,9 +47,8 @@ class Ending:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.stuck_on:
-            self.stuck_on = ""
-            self._complain(None)
+        self.stuck_on = ""
+        self._complain(None)  # a predecessor may have complained
 
     def _climb(self) -> None:
         now = time.monotonic()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.endtoend.conftest import Traced
-from tests.endtoend.scripts import let_go, lives, wait_gone, wait_idle, wait_ran, waiting
+from tests.endtoend.scripts import let_go, lives, wait_gone, wait_idle, wait_ran, wait_state, waiting
 from tests.patience import wait_for
 
 BRIEF = [{"name": "main", "default": True}, {"name": "brief", "default_time": "0:01"}]
@@ -173,3 +173,41 @@ def test_end_of_one_job_does_not_touch_another_of_the_same_user(cluster: Cluster
     wait_for(lambda: cluster.agent.runs == [f"{stays}.1"], "the other alone is left", explain=cluster.story)
     assert lives(leader)
     assert cluster.job(stays)["JobState"] == "RUNNING"
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A cgroup of version 1, in whose frozen state not even SIGKILL ends a process."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    tops = [Path(mount[1]) for mount in mounts if mount[2] == "cgroup" and "freezer" in mount[3].split(",")]
+    if not tops:
+        pytest.skip("no freezer of cgroup version 1 on this machine")
+    place = tops[0] / f"spur-unkillable-{os.getpid()}"
+    place.mkdir()
+    yield place
+    (place / "freezer.state").write_text("THAWED")
+    wait_for(lambda: not (place / "cgroup.procs").read_text(), "the freezer is empty")
+    place.rmdir()
+
+
+def test_what_does_not_die_drains_its_node_by_name_and_gives_it_back_once_it_has_died(
+    make_cluster: Callable[..., Cluster], freezer: Path
+) -> None:
+    """Field report: "kill task failed", nobody knew of what, and the node stayed drained when it was long over."""
+    cluster = make_cluster(nodes={"n1": {"cpus": 1}}, config={"job": {"kill_wait_secs": 0.2, "unkillable_secs": 1}})
+    job = cluster.sbatch("exec sleep 1000")
+    leader = cluster.agent.leader_pid(job)
+    (freezer / "cgroup.procs").write_text(str(leader))
+    (freezer / "freezer.state").write_text("FROZEN")
+    cluster.cancel(job)
+    node = wait_state(cluster, "n1", "DRAIN")
+    assert f"job {job}: unkillable: {leader} (" in node["Reason"]
+    assert node["CPUAlloc"] == "1"
+    assert cluster.job(job)["JobState"] == "COMPLETING"
+    cluster.agent.restart(signal.SIGKILL)
+    assert f"unkillable: {leader}" in wait_state(cluster, "n1", "DRAIN")["Reason"]
+    later = cluster.sbatch("exit 3")
+    (freezer / "freezer.state").write_text("THAWED")
+    assert cluster.wait_job(later, "FAILED")["ExitCode"] == "3:0"
+    assert cluster.job(job)["JobState"] == "CANCELLED"
+    wait_idle(cluster)

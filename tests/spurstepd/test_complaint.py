@@ -48,3 +48,19 @@ def test_what_does_not_die_drains_the_node_and_holds_its_claim_until_it_has_died
     state = run.finish()
     assert exit_of(state) == ("waitid", signal.SIGTERM)
     assert state["drain"] is None
+
+
+def test_a_complaint_of_a_predecessor_is_taken_back_once_nothing_is_left(bench: Bench, freezer: Path) -> None:
+    bench.start_launcher()
+    run = bench.start("#!/bin/bash\nexec sleep 1000\n", kill_wait_s=0.1, unkillable_s=0.3)
+    leader = run.wait_phase("running")["leader"]["pid"]
+    (freezer / "cgroup.procs").write_text(str(leader))
+    (freezer / "freezer.state").write_text("FROZEN")
+    run.call("Terminate", kind="cancelled")
+    wait_for(lambda: run.manifest().drain, "a complaint", explain=bench.log_text)
+    first = run.manifest().supervisor
+    assert first is not None
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for(lambda: run.manifest().supervisor != first, "a successor", explain=bench.log_text)
+    (freezer / "freezer.state").write_text("THAWED")
+    assert run.finish()["drain"] is None
