@@ -164,7 +164,7 @@ def _controller_error(error: grpc.RpcError) -> ControllerError:
         return ControllerError(NO_CONTACT)
     details = error.details() or ""
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # it is gone, or was told to leave meanwhile
             return ControllerError(NO_CONTACT)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ControllerError(NO_ANSWER)

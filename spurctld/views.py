@@ -177,7 +177,7 @@ def _node_reason(node: Node) -> str:
         return node.down_reason
     if node.drained:
         return node.drain_reason
-    return "; ".join((*node.hook_drains, *node.agent_drains))
+    return "; ".join(dict.fromkeys((*node.hook_drains, *node.agent_drains)))  # the same may be told in both ways
 
 
 def _is_completing(cluster: Cluster, node: Node) -> bool:

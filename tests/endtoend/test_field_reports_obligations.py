@@ -75,6 +75,7 @@ def test_failed_prolog_holds_the_job_and_drains_the_node_with_a_reason_that_name
     assert held["ExitCode"] == "0:0"
     reason = wait_state(cluster, "n1", "DRAIN")["Reason"]
     assert f"job {job}: prolog" in reason and "the filesystem is away" in reason
+    assert reason.count("prolog") == 1
     cluster.wait_released()
     assert (ran(cluster, job), len(traces.times("epilog", job).ends)) == (0, 1)
     traces.does("prolog", ":")

@@ -168,6 +168,7 @@ def test_without_a_daemon_there_is_no_token_and_it_is_said(server: ControllerSer
     ("status", "text"),
     [
         (grpc.StatusCode.UNAVAILABLE, NO_CONTACT),
+        (grpc.StatusCode.CANCELLED, NO_CONTACT),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Socket timed out on send/recv operation"),
         (grpc.StatusCode.UNAUTHENTICATED, "Protocol authentication error"),
         (grpc.StatusCode.INTERNAL, "its details"),
