@@ -27,6 +27,7 @@ from spurctld.core.states import Answer
 from spurctld.core.transitions import ImpossibleTransition
 from spurctld.core.values import BeatNoted, CancelResults, Done, Refusal, Submitted
 from spurctld.store import Changes, Payload, Saved, Store, StoreError
+from spurstepd import faults
 
 RETRY_S = 1.0
 _LEAST_PAUSE_S = 0.01  # between two passes of the scheduler
@@ -253,7 +254,9 @@ class Engine:
         self._in_flight = turn
         try:
             if not changes.empty:
+                faults.point("turn-decided")
                 await self._in_thread(self._store.commit, changes)
+                faults.point("turn-committed")
         except StoreError as error:
             self.trouble = str(error)
             log.error("commit_failed", reason=str(error))

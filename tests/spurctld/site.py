@@ -25,6 +25,7 @@ from spur.pb import common_pb2, spurctld_pb2, spurctld_pb2_grpc
 from spur.tokens import Signer
 from tests.cluster import to_toml
 from tests.daemon import Daemon
+from tests.faults import Faults
 from tests.patience import wait_for
 
 BIN = Path(sys.executable).parent
@@ -93,7 +94,10 @@ class Site:
         self.configure(nodes, config or {})
         self.address = "127.0.0.1:0"
         self._channel: grpc.Channel | None = None
-        self.controller = Daemon("spurctld", self.command, self.root / "log", {"PATH": "/usr/bin:/bin"}, ("listening",))
+        self.faults = Faults(self.root / "faults")
+        self.faults.directory.mkdir()
+        environment = {"PATH": "/usr/bin:/bin", "SPUR_FAULTS_DIR": str(self.faults.directory)}
+        self.controller = Daemon("spurctld", self.command, self.root / "log", environment, ("listening",))
         self._start = start
 
     def configure(self, nodes: int, config: Mapping[str, Any]) -> None:

@@ -10,15 +10,18 @@ import sqlite3
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 import grpc
 import pytest
 
-from spur.pb import common_pb2
+from spur.pb import common_pb2, spurctld_pb2
 from tests.patience import wait_for
 from tests.spurctld.agent import Agent
 from tests.spurctld.conftest import MakeSite
 from tests.spurctld.site import BIN, Site
+
+RECORDED, ALREADY_RECORDED = spurctld_pb2.ReportRunReply.RECORDED, spurctld_pb2.ReportRunReply.ALREADY_RECORDED
 
 
 def run_to_end(site: Site, *options: str) -> tuple[int, str]:
@@ -198,6 +201,85 @@ def test_a_launch_that_was_under_way_is_sent_again_to_the_same_attempt(site: Sit
         site.start()
         agent.wait_launched(number)
         assert {run for _, run in agent.calls} == {(number, 1)}
+
+
+def killed_at(site: Site, point: str, call: Callable[[], object]) -> None:
+    """kill -9 at a fault point while `call` is answered; then the next controller."""
+    site.faults.order(point, "kill")
+    with pytest.raises(grpc.RpcError):
+        call()
+    site.controller.wait()
+    site.hang_up()
+    site.start()
+
+
+def test_what_was_decided_and_not_stored_never_was(site: Site) -> None:
+    user = site.user()
+    with Agent(site) as agent:
+        run = agent.wait_launched(user.submit())
+        agent.report(run, 2)
+        killed_at(site, "turn-decided", lambda: user.submit(hold=True))
+        assert set(user.jobs()) == {run[0]}
+        killed_at(site, "turn-decided", lambda: user.cancel(run[0]))
+        assert user.job(run[0]).state == common_pb2.RUNNING
+        agent.runs[run] = "running"
+        agent.beat()
+        assert not agent.verdicts
+        killed_at(site, "turn-decided", lambda: agent.report(run, 3, 7 << 8))
+        assert agent.report(run, 3, 7 << 8) == RECORDED
+        assert user.job(run[0]).exit_code == 7 << 8
+
+
+def test_what_was_stored_is_carried_out_by_the_next_controller(site: Site) -> None:
+    """Between the commit and its first effect: the caller was told nothing, and all of it holds."""
+    user = site.user()
+    with Agent(site) as agent:
+        site.faults.order("turn-committed", "kill")
+        with pytest.raises(grpc.RpcError):
+            user.submit()
+        site.controller.wait()
+        site.hang_up()
+        site.start()
+        (number,) = user.jobs()
+        run = agent.wait_launched(number)
+        agent.report(run, 2)
+        killed_at(site, "turn-committed", lambda: user.cancel(number))
+        agent.wait_call("TerminateRun", run)
+        assert agent.verdicts[run] == common_pb2.VERDICT_CANCELLED
+        killed_at(site, "turn-committed", lambda: agent.report(run, 3, 15))
+        assert agent.report(run, 3, 15) == ALREADY_RECORDED
+        info = user.job(number)
+        assert (info.state, info.exit_code) == (common_pb2.CANCELLED, 15)
+
+
+def test_an_attempt_that_was_stored_is_the_one_that_is_launched(site: Site) -> None:
+    """R09: killed between the decision to start a job and its launch, it is launched once, as the same attempt."""
+    user = site.user()
+    with Agent(site) as agent:
+        number = user.submit(hold=True)
+        site.faults.order("turn-committed", "wait")
+        release = threading.Thread(target=lambda: quietly(user.call, "HoldJob", release_of(number)))
+        release.start()
+        site.faults.reached("turn-committed")
+        site.faults.order("turn-committed", "kill")  # for the turn in which it is started
+        site.faults.let_go("turn-committed")
+        release.join()
+        site.controller.wait()
+        site.hang_up()
+        site.start()
+        agent.wait_launched(number)
+        assert {run for _, run in agent.calls} == {(number, 1)}
+
+
+def release_of(number: int) -> spurctld_pb2.HoldJobRequest:
+    return spurctld_pb2.HoldJobRequest(job_id=number, release=True)
+
+
+def quietly(call: Callable[..., object], *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except grpc.RpcError:
+        pass
 
 
 def test_the_database_can_be_read_by_a_person(site: Site) -> None:
