@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -158,7 +159,11 @@ class Stand:
 @pytest.fixture(scope="session", autouse=True)
 def grpc_ready() -> None:
     """The sockets by which grpc wakes its loops are there once for all tests."""
-    grpc.aio.init_grpc_aio()
+
+    async def prepare() -> None:  # in a loop: the thread's own may have been ended by an earlier test
+        grpc.aio.init_grpc_aio()
+
+    asyncio.run(prepare())
 
 
 @pytest.fixture

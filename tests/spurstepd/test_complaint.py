@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,12 @@ def freezer() -> Iterator[Path]:
     tops = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "freezer" in m[3].split(",")]
     if not tops:
         pytest.skip("no freezer of cgroup version 1 on this machine")
-    place = tops[0] / f"unkillable-{os.getpid()}"
+    place = tops[0] / f"unkillable-{os.urandom(4).hex()}"
     place.mkdir()
     yield place
     (place / "freezer.state").write_text("THAWED")
-    with suppress(OSError):
-        place.rmdir()
+    wait_for(lambda: not (place / "cgroup.procs").read_text(), "what was frozen has gone")
+    place.rmdir()
 
 
 def test_what_does_not_die_drains_the_node_and_holds_its_claim_until_it_has_died(bench: Bench, freezer: Path) -> None:
