@@ -163,7 +163,7 @@ class Cluster:
                 yield job
 
     def _purge_later(self, job: Job) -> None:
-        age = max(0.0, self.at - job.ended_at) if job.ended_at else 0.0
+        age = max(0.0, self.at - job.decided_at)
         job.purge_at = self.mono + max(0.0, self.policy.min_job_age_s - age)
         heapq.heappush(self._purges, (job.purge_at, job.id))
 

@@ -22,11 +22,12 @@ def verdict(cluster: Cluster, kind: VerdictKind, by_uid: int = 0, reason: str = 
     return Verdict(kind, by_uid, cluster.at, reason)
 
 
-def finish_job(cluster: Cluster, job: Job, outcome: Outcome) -> None:
-    """The job has ended; its run may still have to be cleaned up."""
+def finish_job(cluster: Cluster, job: Job, outcome: Outcome, ended_at: float | None = None) -> None:
+    """The job has ended, now or when its node saw it; its run may still have to be cleaned up."""
     cluster.move_job(job, outcome.state, outcome.reason if outcome.reason != Reason.NONE else outcome.state_desc)
     job.reason, job.state_desc, job.exit_raw = outcome.reason, outcome.state_desc, outcome.exit_raw
-    stop_clock(cluster, job)
+    stop_clock(cluster, job, ended_at)
+    job.decided_at = cluster.at
     cluster.note("job_ended", job=job.id, attempt=job.attempt, state=job.state.name, status=job.exit_raw)
 
 
@@ -41,11 +42,12 @@ def requeue_job(cluster: Cluster, job: Job, why: str, *, held: str = "", desc: s
     cluster.note("job_requeued", job=job.id, attempt=job.attempt, reason=why)
 
 
-def stop_clock(cluster: Cluster, job: Job) -> None:
+def stop_clock(cluster: Cluster, job: Job, ended_at: float | None = None) -> None:
+    """The run time is known. The clock of the node may differ from ours, but not so far that time runs backwards."""
+    job.ended_at = cluster.at if ended_at is None else min(max(ended_at, job.started_at), cluster.at)
     if job.suspended_at:
-        job.suspended_s += max(0.0, cluster.at - job.suspended_at)
+        job.suspended_s += max(0.0, job.ended_at - job.suspended_at)
         job.suspended_at = 0.0
-    job.ended_at = cluster.at
 
 
 def record_exit(cluster: Cluster, job: Job, run: Run, exit: Exit) -> bool:
@@ -75,7 +77,7 @@ def end_run(cluster: Cluster, job: Job, run: Run, *, requeue_held: bool = False)
     else:
         if outcome.state is JobState.NODE_FAIL:
             job.failed_node = run.batch.node
-        finish_job(cluster, job, outcome)
+        finish_job(cluster, job, outcome, exit.at if exit else None)
 
 
 def end_share(cluster: Cluster, run: Run, part: Part) -> None:

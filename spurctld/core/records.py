@@ -95,7 +95,8 @@ class Job:
     state_desc: str = ""
     exit_raw: int = 0  # what ExitCode shows, as a wait status; pseudo statuses included
     started_at: float = 0.0
-    ended_at: float = 0.0
+    ended_at: float = 0.0  # as its node saw it
+    decided_at: float = 0.0  # when we came to know: its record is kept from then on
     suspended_at: float = 0.0
     suspended_s: float = 0.0
     restarts: int = 0

@@ -59,7 +59,7 @@ _SPEC = ("name", "uid", "gid", "user", "group", "partition", "time_limit_s", "re
 _REQUEST = ("nodes", "tasks", "tasks_per_node", "cpus_per_task", "memory_mb", "memory_per_cpu_mb")
 _JOB = (
     "submitted_at", "eligible_at", "attempt", "priority", "held", "reason", "state_desc", "exit_raw", "started_at",
-    "ended_at", "suspended_at", "suspended_s", "restarts", "launch_failures", "failed_node",
+    "ended_at", "decided_at", "suspended_at", "suspended_s", "restarts", "launch_failures", "failed_node",
     "stimulus",
 )  # fmt: skip
 

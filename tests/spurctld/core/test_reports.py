@@ -58,6 +58,28 @@ def test_an_exit_recorded_never_changes(driver: Driver) -> None:
     assert driver.job(number).runs[1].exit.status == 0  # type: ignore[union-attr]
 
 
+def test_a_job_that_ended_while_the_controller_was_away_ended_then(driver: Driver) -> None:
+    number, key = driver.run()
+    began = driver.at
+    driver.restart(away_s=500)
+    driver.report(key, Phase.FINISHED, exit=Exit(ExitSource.WAITID, 0, began + 60))
+    driver.report(key, Phase.RELEASED)
+    job = driver.job(number)
+    assert (job.ended_at, job.elapsed_s(driver.at)) == (began + 60, 60)
+    driver.wait(299)
+    assert number in driver.cluster.jobs, "it is kept from when we came to know"
+    driver.wait(2)
+    assert number not in driver.cluster.jobs
+
+
+@pytest.mark.parametrize(("clock", "shown"), [(-1000.0, 0.0), (1000.0, 30.0)])
+def test_a_nodes_clock_that_is_off_does_not_turn_time_round(driver: Driver, clock: float, shown: float) -> None:
+    number, key = driver.run()
+    driver.wait(30)
+    driver.report(key, Phase.ENDED, exit=Exit(ExitSource.WAITID, 0, driver.at + clock))
+    assert driver.job(number).elapsed_s(driver.at) == shown
+
+
 def test_an_older_attempt_is_stale_and_touches_nothing(driver: Driver) -> None:
     """Field reports 30, 31."""
     number = driver.start()
