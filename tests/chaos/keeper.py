@@ -58,12 +58,13 @@ class Keeper:
         for daemon in (self._cluster.controller, *self._cluster.agents.values()):
             absence = self._absences.get(daemon.name)
             if absence is not None:
-                self._see_out(daemon, absence)
+                found += self._see_out(daemon, absence, murdered)
             elif not daemon.running:
                 found += self._take_in_death(daemon, murdered)
         return found
 
-    def _see_out(self, daemon: Daemon, absence: Absence) -> None:
+    def _see_out(self, daemon: Daemon, absence: Absence, murdered: Callable[[Agent], bool]) -> int:
+        """How many were killed by somebody else on their way out."""
         now = time.monotonic()
         if daemon.running:
             if now > absence.deadline:
@@ -71,18 +72,20 @@ class Keeper:
                 absence.codes |= {-signal.SIGKILL}
                 absence.deadline = now + _POLITE_END_S
                 daemon.send(signal.SIGKILL)
-            return
+            return 0
         if now < absence.until:
-            return
+            return 0
         code = daemon.wait()
-        if code not in absence.codes:
+        meant = code not in absence.codes and _is_murder(daemon, code, murdered)
+        if code not in absence.codes and not meant:
             self._wonder(f"{daemon.name} ended with {code}\n{daemon.tail()}")
         del self._absences[daemon.name]
         daemon.start(wait=False)
+        return int(meant)
 
     def _take_in_death(self, daemon: Daemon, murdered: Callable[[Agent], bool]) -> int:
         code = daemon.wait()
-        meant = code == -signal.SIGKILL and isinstance(daemon, Agent) and murdered(daemon)
+        meant = _is_murder(daemon, code, murdered)
         if not meant:
             self._wonder(f"{daemon.name} ended by itself with {code}\n{daemon.tail()}")
         self._absences[daemon.name] = Absence(time.monotonic() + _REVIVAL_S, frozenset({code}), 0.0)
@@ -91,3 +94,7 @@ class Keeper:
     def _wonder(self, text: str) -> None:
         self._say(f"    SURPRISE: {text.splitlines()[0]}")
         self.surprises.append(text)
+
+
+def _is_murder(daemon: Daemon, code: int, murdered: Callable[[Agent], bool]) -> bool:
+    return code == -signal.SIGKILL and isinstance(daemon, Agent) and murdered(daemon)
