@@ -8,6 +8,7 @@ here, after its time or by `heal`.
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import shutil
 import signal
@@ -46,6 +47,7 @@ from tests.patience import wait_for
 
 HEARTBEAT_TIMEOUT_S = 10.0
 CPUS = 8
+_LAUNCHER_LEAVES_S = 75.0  # one whose agent died before it said Attach waits for a minute
 
 _CONFIG: dict[str, Any] = {
     "controller": {"heartbeat_timeout_secs": HEARTBEAT_TIMEOUT_S, "agent_timeout_secs": 3, "missing_run_grace_secs": 5},
@@ -320,6 +322,13 @@ class World:
         self.requests.settle(within_s)
         wait_for(self._is_empty, "the queue is empty", within_s=within_s, explain=self._queue, pause_s=1.0)
         self.janitor.stop()
+        wait_for(self._launchers_left, "old launchers have left", within_s=_LAUNCHER_LEAVES_S, pause_s=0.5)
+
+    def _launchers_left(self) -> bool:
+        found = [processes.launchers(agent) for agent in self.cluster.agents.values()]
+        for held in itertools.chain(*found):
+            held.let_go()
+        return all(len(launchers) == 1 for launchers in found)
 
     def _is_empty(self) -> bool:
         self.tick()
