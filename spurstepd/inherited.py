@@ -41,7 +41,7 @@ class InheritedTask:
         self._dir = run_dir
         self._reactor = reactor
         self._settled = settled
-        self._witness = witness.read(run_dir)
+        self._witness = self._of_leader(witness.read(run_dir))
         self._settling: Timer | None = None
 
     def watch(self, same_boot: bool) -> Watching:
@@ -62,10 +62,14 @@ class InheritedTask:
         return Watching.STARTED
 
     def hear(self, seen: Witness) -> None:
-        """The launcher reaped it."""
-        self._witness = seen
-        if self._settling is not None:
+        """The launcher reaped somebody of this run."""
+        self._witness = self._of_leader(seen) or self._witness
+        if self._witness is not None and self._settling is not None:
             self._wait_for_witness(0.0)
+
+    def _of_leader(self, seen: Witness | None) -> Witness | None:
+        """Not of a child whose supervisor died before it was recorded, and which was never let go."""
+        return seen if seen is not None and seen.leader == self._leader else None
 
     def _ended(self, fd: int) -> None:
         """Wait until it is reaped, then for the word of the launcher, then take what is there."""

@@ -226,6 +226,7 @@ class Launcher:
                 child.refusal = why
             case {"leader": dict(values)} if fd is not None:
                 child.leader = ledger.decode_process(Record(values, "leader"))
+                child.witness = None  # of another, if of anybody
                 self._keep(child, "leader", fd)
             case {"done": True}:
                 child.done = True

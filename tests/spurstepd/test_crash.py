@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spurstepd.launchplan import Hooks
+from tests.patience import wait_for
 from tests.spurstepd.conftest import Bench, RunHandle, exit_of
 
 POINTS = [
@@ -81,6 +82,32 @@ def test_supervisor_killed_at(bench: Bench, point: str) -> None:
     supervise_even_if_it_dies(bench, run)
     check_end(bench, run, point, prologs, epilogs)
     assert bench.events("supervisor_died"), f"nobody came by {point}"
+
+
+def test_exit_is_exact_where_a_child_that_was_never_let_go_was_reaped_before(bench: Bench) -> None:
+    """Two supervisors die, the first before its child was recorded: that one's end is not taken for the leader's."""
+    bench.start_launcher()
+    go = bench.output / "go"
+    run = bench.make_run(f"#!/bin/bash\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexit 7\n")
+    bench.order("task-told", "kill")
+    supervise_even_if_it_dies(bench, run)
+    run.wait_phase("running")
+    second = run.manifest().supervisor
+    assert second is not None
+    os.kill(second.pid, signal.SIGKILL)
+    wait_for(lambda: run.manifest().supervisor != second, "a third supervisor", explain=bench.log_text)
+    run.wait_phase("running")
+    leader = run.manifest().leader
+    assert leader is not None
+    launcher = bench.launchers[0].pid
+    os.kill(launcher, signal.SIGSTOP)  # so that the leader is seen dead before it is reaped
+    go.touch()
+    wait_for(lambda: "Z" in Path(f"/proc/{leader.pid}/stat").read_text().rpartition(")")[2], "it has ended")
+    assert bench.events("exit_recorded") == []
+    os.kill(launcher, signal.SIGCONT)
+    state = run.finish()
+    assert state["exit"]["status"] == 7 << 8
+    assert state["exit"]["source"] in ("witness", "kernel")
 
 
 @pytest.mark.parametrize("point", [p for p in POINTS if p != "released"])
