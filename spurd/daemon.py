@@ -248,12 +248,13 @@ class Daemon:
 
     def _saw_orphan(self, pid: int, status: int) -> None:
         """A child of a supervisor and a launcher that have both died; perhaps before we heard of it."""
-        if self._witness.saw(pid, status):
-            return
-        for run, leader in self._roster.unmet_leaders():
+        seen = self._witness.saw(pid, status)
+        for run, leader in () if seen else self._roster.unmet_leaders():
             if leader.pid == pid:
                 self._witness.hold(run, leader)
-                self._witness.saw(pid, status)
+                seen = self._witness.saw(pid, status)
+        if seen is not None:
+            witness.write_down(self._settings.dirs, *seen)
 
     async def _feed_watchdog(self) -> None:
         notifier = self._settings.notifier

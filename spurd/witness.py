@@ -2,7 +2,7 @@
 
 It holds a pidfd of every leader, behind which the kernel keeps the exit (Linux 6.15). On older kernels it is what a
 subreaper gets to reap: as long as spurd is the one that started the launcher, orphans of both become its children.
-What it knows goes to the successor through `Launchers.supervise`.
+What it knows goes to the successor through `Launchers.supervise`, and into the run's witness.json before it is reaped.
 
 Under systemd a duplicate of each pidfd lies in the unit's descriptor store, so that a leader which ends and is reaped
 while no spurd lives can still be asked.
@@ -11,6 +11,7 @@ while no spurd lives can still be asked.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -18,11 +19,14 @@ import structlog
 
 from spur.servicemanager import KeptDescriptor, Notifier
 from spurd.launcher import Leader
-from spurstepd import pidfd
+from spurstepd import faults, pidfd
 from spurstepd.ids import RunId
-from spurstepd.ledger import Process
+from spurstepd.ledger import Exit, ExitSource, Process
 from spurstepd.pidfd import Likeness
+from spurstepd.rundir import NodeDirs
 from spurstepd.waitstatus import from_waitid
+from spurstepd.witness import Witness as Testimony
+from spurstepd.witness import write
 
 log = structlog.get_logger()
 
@@ -91,17 +95,26 @@ class Witness:
         self._held.clear()
         self._kept.clear()
 
-    def saw(self, pid: int, status: int) -> bool:
+    def saw(self, pid: int, status: int) -> tuple[RunId, Testimony] | None:
         """`pid` has ended as our child with the raw wait `status`, and is about to be reaped.
 
-        Whether it is the leader of a run that is held.
+        What a successor can be told, where it is the leader of a run that is held.
         """
         for run, held in self._held.items():
             if held.process.pid == pid and held.status is None and pidfd.is_gone(held.pidfd):
                 held.status = status
                 log.info("leader_reaped", job=run.job, attempt=run.attempt, pid=pid, status=status)
-                return True
-        return False
+                return run, Testimony(held.process, Exit(ExitSource.WITNESS, status, time.time()))
+        return None
+
+
+def write_down(dirs: NodeDirs, run: RunId, seen: Testimony) -> None:
+    """As the launcher would have done: another spurd may have to tell the successor. Where it fails, memory has it."""
+    try:
+        write(dirs.run(run), seen)
+    except OSError as error:
+        log.warning("witness_not_written", job=run.job, attempt=run.attempt, reason=str(error))
+    faults.point("leader-seen")
 
 
 def _name(run: RunId) -> str:

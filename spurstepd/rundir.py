@@ -10,7 +10,7 @@
     │   │   ├── exit                 0600 root  one 4 KiB slot, zeros until the exit is known
     │   │   ├── lock                 0600 root  flock held by the living supervisor
     │   │   ├── script               0500 user  the batch script, byte for byte
-    │   │   └── witness.json         0600 root  written by the launcher alone
+    │   │   └── witness.json         0600 root  written by whoever reaped the leader of a dead supervisor
     │   └── .43.1.new/               being made by spurd; renamed when complete, removed at a start
     └── quarantine/                  0700 root  what could not be read, moved here
 

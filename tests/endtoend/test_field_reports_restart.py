@@ -177,6 +177,25 @@ def test_exit_of_a_run_that_ended_on_a_node_that_was_given_up_counts_r07(make_cl
     assert ran(cluster, job) == 1
 
 
+def test_exit_that_the_agent_alone_saw_outlives_it(cluster: Cluster) -> None:
+    """Field report: the exit was lost when the daemon that had it in memory went down as well."""
+    agent = cluster.agent
+    job = cluster.sbatch(waiting(cluster))
+    wait_ran(cluster, job)
+    leader, [launcher] = agent.leader_pid(job), agent.launcher_pids()
+    victims = (agent.supervisor_pid(job), launcher)
+    for pid in victims:
+        os.kill(pid, signal.SIGSTOP)
+    let_go(cluster)
+    wait_gone(leader)
+    cluster.faults.order("leader-seen", "kill")
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    assert agent.wait() == -signal.SIGKILL
+    agent.start()
+    assert cluster.wait_job(job, "FAILED")["ExitCode"] == "7:0"
+
+
 def test_older_attempt_is_ended_where_its_node_returns_r08(make_traced: Callable[..., Traced]) -> None:
     """Field report: a job was given to another node while the first was away, and then ran on both."""
     cluster, traces = make_traced(nodes=("n1", "n2"), config=SHORT_TIMEOUT)
