@@ -131,6 +131,7 @@ class Verdict:
 
 
 WITNESSES = frozenset({"spurd", "launcher", "supervisor"})
+AT_ONCE_S = 1.0
 TOGETHER_S = 15.0  # deaths of all witnesses within so long may lose an exit
 LOST_WITH_NODE = ("does not respond", "launch was not answered")
 _ENDED_BY_US = {"CANCELLED", "TIMEOUT"}
@@ -203,21 +204,32 @@ def _of_own_end(shown: Shown, facts: Facts) -> Iterator[Finding]:
 
 def _of_node_failure(job: Job, shown: Shown, facts: Facts) -> Finding:
     nodes = {one.node for one in facts.traces if one.job == shown.number}
-    began_s = min((one.at_s for one in facts.traces if one.job == shown.number), default=0.0)
+    times = [one.at_s for one in facts.traces if one.job == shown.number and one.who != "epilog"]
+    began_s, ended_s = min(times, default=0.0), max(times, default=0.0)
     if any(text in shown.reason for text in LOST_WITH_NODE):
         if any(one.to_s >= began_s for one in facts.silences if not nodes or one.node in nodes):
             return Finding(Fault.NODE_LOST, shown.number, shown.reason)
         return Finding(Fault.UNEXPLAINED, shown.number, f"{shown.reason}, yet every node could be heard of: {job.plan}")
-    if shown.source == "unknown_exit" and any(_all_witnesses_died(facts.deaths, node, began_s) for node in nodes):
+    if shown.source == "unknown_exit" and any(
+        _all_witnesses_died(facts.deaths, node, began_s, ended_s) for node in nodes
+    ):
         return Finding(Fault.UNKNOWN, shown.number, f"{shown.reason}: everybody who could have seen it was killed")
     return Finding(
         Fault.UNEXPLAINED, shown.number, f"NODE_FAIL, source {shown.source or 'none'}: {shown.reason}: {job.plan}"
     )
 
 
-def _all_witnesses_died(deaths: Iterable[Death], node: str, since_s: float) -> bool:
-    """Whether supervisor, launcher and agent of the node died within a short time of each other after `since_s`."""
-    there = sorted((one for one in deaths if one.node == node and one.at_s >= since_s), key=lambda one: one.at_s)
+def _all_witnesses_died(deaths: Iterable[Death], node: str, began_s: float, ended_s: float) -> bool:
+    """Whether supervisor, launcher and agent of the node died within a short time of each other while they were needed.
+
+    A launcher that was there when the script ended has reaped it.
+    """
+
+    def matters(one: Death) -> bool:
+        last_s = ended_s + (AT_ONCE_S if one.victim == "launcher" else TOGETHER_S)
+        return one.node == node and began_s <= one.at_s <= last_s
+
+    there = sorted(filter(matters, deaths), key=lambda one: one.at_s)
     return any(
         {one.victim for one in there if first.at_s <= one.at_s <= first.at_s + TOGETHER_S} >= WITNESSES
         for first in there

@@ -164,7 +164,14 @@ SUPERVISOR_POINTS = (
     "verdict-recorded", "ladder-term", "ladder-kill", "released",
 )  # fmt: skip
 LAUNCHER_POINTS = ("supervisor-forked", "witness-reaped")
-AGENT_POINTS = ("launch-accepted", "launch-claimed", "report-due", "report-answered", "report-acknowledged")
+AGENT_POINTS = (
+    "launch-accepted",
+    "launch-claimed",
+    "report-due",
+    "report-answered",
+    "report-acknowledged",
+    "leader-seen",
+)
 _WRITES = ("manifest-write", "spare-write", "slot-write")
 
 _TOGETHER = (

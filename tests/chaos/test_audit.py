@@ -114,6 +114,8 @@ def test_unknown_is_told_where_all_witnesses_died_and_wrong_where_one_lived() ->
     assert of(unknown, deaths=deaths[:2]) == [Fault.UNEXPLAINED]
     assert of(unknown, deaths=[*deaths[:2], Death("n2", "supervisor", 2.0)]) == [Fault.UNEXPLAINED]
     assert of(unknown, deaths=[*deaths[:2], Death("n1", "supervisor", 100.0)]) == [Fault.UNEXPLAINED]
+    after = [*deaths[:1], Death("n1", "launcher", 4.0), deaths[2]]  # the script ended at 2.0
+    assert of(unknown, deaths=after) == [Fault.UNEXPLAINED]
     assert not audit(Facts([unknown], traces(), ())).right
 
 

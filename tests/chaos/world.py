@@ -28,6 +28,7 @@ from tests.chaos.keeper import Keeper
 from tests.chaos.network import CONTROLLER, Network
 from tests.chaos.plan import (
     AGENT_POINTS,
+    LAUNCHER_POINTS,
     Action,
     Cancel,
     CutLink,
@@ -264,9 +265,9 @@ class World:
             order = self._orders.pop(point)
             self.injected[f"{order.order.split()[0]} at a point"] += 1
             self._say(f"    at {point}: {order.order}")
-            if order.order == "kill":
-                for name in self.cluster.agents:
-                    self.deaths += [Death(name, victim, boottime_s()) for victim in ("supervisor", "launcher")]
+            if order.order == "kill" and point not in AGENT_POINTS:
+                victim = "launcher" if point in LAUNCHER_POINTS else "supervisor"
+                self.deaths += [Death(name, victim, boottime_s()) for name in self.cluster.agents]
 
     def _murdered(self, agent: Agent) -> bool:
         """Whether a kill -9 of this agent that we did not send ourselves may have been one of our orders."""
